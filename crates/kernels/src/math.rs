@@ -139,7 +139,7 @@ pub fn tanh<V: Lanes>(x: V) -> V {
 #[inline(always)]
 pub fn gelu_tanh<V: Lanes>(x: V) -> V {
     /// 2·√(2/π)
-    const LINEAR: f32 = 1.595_769_1;
+    const LINEAR: f32 = 1.595_769_2;
     /// 2·√(2/π)·0.044715
     const CUBIC: f32 = 0.071_354_814;
     let u = x.mul(x.mul(x).fma(V::splat(CUBIC), V::splat(LINEAR)));
