@@ -1,1 +1,361 @@
-//! (to come)
+//! A pool of worker threads that share out the chunks of one job at a time.
+//!
+//! Chunks are claimed one by one from a counter, so uneven cores finish together, and a worker that
+//! the operating system holds up delays only the chunk it has, never a job in which it has none. Which
+//! worker runs which chunk is left to chance: jobs must give the same result whoever does it.
+
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::fpenv;
+
+/// How long to spin before sleeping: longer than the pauses between the jobs of one forward pass.
+const SPIN: Duration = Duration::from_micros(80);
+/// Stands in `Shared::unclaimed` for "no more jobs will come".
+const STOP: usize = usize::MAX;
+
+/// What a pool runs: called with the chunk's number and the worker's.
+pub type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
+
+/// A fixed set of threads that run jobs together with the caller.
+///
+/// Dropping the pool ends its threads.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    /// Held for the length of a run; a second caller waits here.
+    turn: Mutex<()>,
+}
+
+/// Keeps what different threads write off each other's cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Padded<T>(T);
+
+/// The job that is being run, valid for whoever has claimed a chunk of it.
+#[derive(Clone, Copy)]
+struct Posted {
+    job: *const Job<'static>,
+    chunks: usize,
+}
+
+struct Shared {
+    /// Chunks of the posted job that nobody has claimed yet.
+    unclaimed: Padded<AtomicUsize>,
+    /// Chunks of the posted job that have not been reported as done.
+    unfinished: Padded<AtomicUsize>,
+    posted: UnsafeCell<Option<Posted>>,
+    /// Set when a chunk panicked; the remaining ones are then skipped.
+    panicked: AtomicBool,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    sleepers: AtomicUsize,
+    bed: Mutex<()>,
+    work_posted: Condvar,
+    caller_sleeps: AtomicBool,
+    caller_bed: Mutex<()>,
+    work_done: Condvar,
+    /// There are more threads than processors, so that spinning keeps others from working.
+    crowded: bool,
+}
+
+// SAFETY: `posted` is written only by the caller that holds the pool's `turn`, while no chunk is
+// unfinished, and read only by threads that have claimed a chunk; `Job` is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the raw pointer is only ever used during the run that posted it.
+unsafe impl Send for Shared {}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("unclaimed", &self.unclaimed.0)
+            .field("unfinished", &self.unfinished.0)
+            .field("sleepers", &self.sleepers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Nothing under the pool's locks can leave anything half done, so a poisoned one is as good as new.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool of `threads` threads, the calling one included, so that 1 (or 0) starts none.
+    ///
+    /// When the operating system refuses a thread the pool has fewer; [`Pool::threads`] tells.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let shared = Arc::new(Shared::new(threads > processors));
+        let helpers = (1..threads)
+            .map_while(|worker| {
+                let shared = Arc::clone(&shared);
+                thread::Builder::new()
+                    .name(format!("kernels-{worker}"))
+                    .spawn(move || shared.help(worker))
+                    .ok()
+            })
+            .collect();
+        Self {
+            shared,
+            helpers,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// The number of threads that run a job, the caller included. Workers are numbered below it.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Calls `job(chunk, worker)` once for each chunk below `chunks` and returns when all are done.
+    ///
+    /// The caller is worker 0. While a job runs no two threads have the same worker number, so
+    /// scratch memory may be kept per worker. All workers compute in the standard floating-point
+    /// environment (see [`fpenv`]). It allocates nothing, and takes no lock that anybody waits for
+    /// unless a thread has gone to sleep.
+    ///
+    /// Called by several threads at once, the runs follow each other. Called from within a job of
+    /// the same pool, the chunks are run there and then by the calling worker. (Two pools whose
+    /// jobs run each other can wait for each other for ever.)
+    ///
+    /// # Panics
+    /// With a job's own panic, after all threads have let go of the job; chunks not yet begun by then
+    /// are skipped.
+    pub fn run(&self, chunks: usize, job: &Job<'_>) {
+        if let Some(worker) = Membership::of(&self.shared) {
+            return (0..chunks).for_each(|chunk| job(chunk, worker));
+        }
+        let turn = lock(&self.turn);
+        let member = Membership::enter(&self.shared, 0);
+        let environment = fpenv::Guard::new();
+        if self.helpers.is_empty() || chunks <= 1 {
+            return (0..chunks).for_each(|chunk| job(chunk, 0));
+        }
+        self.shared.post(job, chunks);
+        let done = self.shared.work(0);
+        self.shared.report(done);
+        self.shared.wait_until_done();
+        let panic = self.shared.take_panic();
+        drop((environment, member, turn));
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.unclaimed.0.store(STOP, Ordering::SeqCst);
+        drop(lock(&self.shared.bed));
+        self.shared.work_posted.notify_all();
+        for helper in self.helpers.drain(..) {
+            // A helper catches the panics of jobs, and has no others.
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    fn new(crowded: bool) -> Self {
+        Self {
+            unclaimed: Padded::default(),
+            unfinished: Padded::default(),
+            posted: UnsafeCell::new(None),
+            panicked: AtomicBool::new(false),
+            panic: Mutex::new(None),
+            sleepers: AtomicUsize::new(0),
+            bed: Mutex::new(()),
+            work_posted: Condvar::new(),
+            caller_sleeps: AtomicBool::new(false),
+            caller_bed: Mutex::new(()),
+            work_done: Condvar::new(),
+            crowded,
+        }
+    }
+
+    /// The life of a helper thread.
+    fn help(&self, worker: usize) {
+        let _environment = fpenv::Guard::new();
+        let _member = Membership::enter(self, worker);
+        while self.wait_for_work() {
+            let done = self.work(worker);
+            self.report(done);
+        }
+    }
+
+    /// Makes `job` the current one and wakes as many helpers as can be of use.
+    fn post(&self, job: &Job<'_>, chunks: usize) {
+        let job: *const Job<'_> = job;
+        // SAFETY: only the lifetime changes. Whoever uses the pointer has a chunk unfinished, and `run`
+        // doesn't return, nor unwind, before all chunks are finished.
+        let job = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
+        // SAFETY: no chunk of the previous job is unfinished, so nobody reads this now; the store to
+        // `unclaimed` publishes it.
+        unsafe { *self.posted.get() = Some(Posted { job, chunks }) };
+        self.unfinished.0.store(chunks, Ordering::Relaxed);
+        self.unclaimed.0.store(chunks, Ordering::SeqCst);
+        // Either this sees a helper that is going to sleep, or the helper sees the new chunks.
+        let sleepers = self.sleepers.load(Ordering::SeqCst);
+        if sleepers > 0 {
+            drop(lock(&self.bed));
+            if sleepers < chunks {
+                self.work_posted.notify_all();
+            } else {
+                (1..chunks).for_each(|_| self.work_posted.notify_one());
+            }
+        }
+    }
+
+    /// Claims a chunk; gives how many were unclaimed before.
+    fn claim(&self) -> Option<usize> {
+        self.unclaimed
+            .0
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |left| {
+                (left != 0 && left != STOP).then(|| left - 1)
+            })
+            .ok()
+    }
+
+    /// Runs chunks until none is left to claim; returns how many it ran. All of them belong to one
+    /// job, for no other can be posted before they are reported.
+    fn work(&self, worker: usize) -> usize {
+        let mut done = 0;
+        while let Some(left) = self.claim() {
+            // SAFETY: a chunk is claimed and not reported, so the job stays posted and isn't written to.
+            let posted = unsafe { *self.posted.get() };
+            if let Some(Posted { job, chunks }) = posted
+                && !self.panicked.load(Ordering::Relaxed)
+            {
+                // SAFETY: the caller keeps the job alive until all chunks are reported.
+                let job = unsafe { &*job };
+                let outcome = catch_unwind(AssertUnwindSafe(|| job(chunks - left, worker)));
+                if let Err(payload) = outcome {
+                    self.keep_panic(payload);
+                }
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Reports chunks as done and wakes the caller when they were the last and it sleeps.
+    fn report(&self, done: usize) {
+        if done > 0
+            && self.unfinished.0.fetch_sub(done, Ordering::SeqCst) == done
+            && self.caller_sleeps.load(Ordering::SeqCst)
+        {
+            drop(lock(&self.caller_bed));
+            self.work_done.notify_all();
+        }
+    }
+
+    fn wait_until_done(&self) {
+        let is_done = || self.unfinished.0.load(Ordering::SeqCst) == 0;
+        if self.spin_until(is_done) {
+            return;
+        }
+        let mut bed = lock(&self.caller_bed);
+        self.caller_sleeps.store(true, Ordering::SeqCst);
+        while !is_done() {
+            bed = self
+                .work_done
+                .wait(bed)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.caller_sleeps.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits for chunks to claim; false when the pool is being dropped.
+    fn wait_for_work(&self) -> bool {
+        let has_news = || self.unclaimed.0.load(Ordering::SeqCst) != 0;
+        if !self.spin_until(has_news) {
+            let mut bed = lock(&self.bed);
+            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            while !has_news() {
+                bed = self
+                    .work_posted
+                    .wait(bed)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.unclaimed.0.load(Ordering::SeqCst) != STOP
+    }
+
+    /// Waits for `condition`, at most about [`SPIN`]; tells whether it holds.
+    fn spin_until(&self, condition: impl Fn() -> bool) -> bool {
+        const BETWEEN_CLOCKS: usize = 32;
+        let mut start = None;
+        loop {
+            for _ in 0..BETWEEN_CLOCKS {
+                if condition() {
+                    return true;
+                }
+                spin_loop();
+            }
+            if self.crowded {
+                thread::yield_now();
+            }
+            if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
+                return condition();
+            }
+        }
+    }
+
+    fn keep_panic(&self, payload: Box<dyn Any + Send>) {
+        self.panicked.store(true, Ordering::Relaxed);
+        let mut kept = lock(&self.panic);
+        if kept.is_none() {
+            *kept = Some(payload);
+        } else {
+            // Dropping it would run code of the job's, which may panic again.
+            std::mem::forget(payload);
+        }
+    }
+
+    fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
+        if !self.panicked.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        lock(&self.panic).take()
+    }
+}
+
+thread_local! {
+    /// The pool that this thread works for now, and as which worker.
+    static MEMBER: Cell<(*const Shared, usize)> = const { Cell::new((std::ptr::null(), 0)) };
+}
+
+/// Notes, while it lives, that this thread is a worker of a pool.
+struct Membership {
+    before: (*const Shared, usize),
+}
+
+impl Membership {
+    fn enter(pool: &Shared, worker: usize) -> Self {
+        Self {
+            before: MEMBER.replace((pool, worker)),
+        }
+    }
+
+    /// This thread's worker number, if it is inside a job of `pool`.
+    fn of(pool: &Shared) -> Option<usize> {
+        let (current, worker) = MEMBER.get();
+        std::ptr::eq(current, pool).then_some(worker)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        MEMBER.set(self.before);
+    }
+}
