@@ -17,6 +17,9 @@ use crate::fpenv;
 
 /// How long to spin before sleeping: longer than the pauses between the jobs of one forward pass.
 const SPIN: Duration = Duration::from_micros(80);
+/// How long to spin before offering the processor to others between looks: the thread that is waited
+/// for may be queued on the very same one.
+const SPIN_ALONE: Duration = Duration::from_micros(15);
 /// Stands in `Shared::unclaimed` for "no more jobs will come".
 const STOP: usize = usize::MAX;
 
@@ -294,7 +297,12 @@ impl Shared {
     /// Waits for `condition`, at most about [`SPIN`]; tells whether it holds.
     fn spin_until(&self, condition: impl Fn() -> bool) -> bool {
         const BETWEEN_CLOCKS: usize = 32;
-        let mut start = None;
+        let start = Instant::now();
+        let yield_after = if self.crowded {
+            Duration::ZERO
+        } else {
+            SPIN_ALONE
+        };
         loop {
             for _ in 0..BETWEEN_CLOCKS {
                 if condition() {
@@ -302,11 +310,12 @@ impl Shared {
                 }
                 spin_loop();
             }
-            if self.crowded {
-                thread::yield_now();
-            }
-            if start.get_or_insert_with(Instant::now).elapsed() > SPIN {
+            let elapsed = start.elapsed();
+            if elapsed > SPIN {
                 return condition();
+            }
+            if elapsed > yield_after {
+                thread::yield_now();
             }
         }
     }
