@@ -9,4 +9,5 @@
 //! file's own size accounts for.
 
 pub mod gguf;
+pub mod load;
 mod map;
