@@ -174,10 +174,13 @@ impl Lanes for Avx2 {
     fn store_f16(self, dst: &mut [u16; LANES]) {
         // SAFETY: features as for all values of this type; the array has sixteen elements.
         unsafe {
-            _mm_storeu_si128(dst.as_mut_ptr().cast(), _mm256_cvtps_ph::<NEAREST>(self.0));
+            _mm_storeu_si128(
+                dst.as_mut_ptr().cast(),
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0),
+            );
             _mm_storeu_si128(
                 dst.as_mut_ptr().add(8).cast(),
-                _mm256_cvtps_ph::<NEAREST>(self.1),
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1),
             );
         }
     }
