@@ -194,30 +194,40 @@ struct Map<'a, F> {
     function: std::marker::PhantomData<F>,
 }
 
+impl<'a, F> Map<'a, F> {
+    fn new(x: &'a mut [f32]) -> Self {
+        Self {
+            x,
+            function: std::marker::PhantomData,
+        }
+    }
+}
+
 impl<F: Unary> LaneKernel for Map<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let (whole, tail) = self.x.as_chunks_mut::<LANES>();
-        for x in whole {
-            F::apply(V::load(x)).store(x);
-        }
-        if !tail.is_empty() {
-            F::apply(V::load_part(tail, 0.0)).store_part(tail);
-        }
+        map_lanes::<V>(self.x, F::apply::<V>);
+    }
+}
+
+/// `x[i] = f(x[i])`.
+#[inline(always)]
+pub(crate) fn map_lanes<V: Lanes>(x: &mut [f32], f: impl Fn(V) -> V) {
+    let (whole, tail) = x.as_chunks_mut::<LANES>();
+    for x in whole {
+        f(V::load(x)).store(x);
+    }
+    if !tail.is_empty() {
+        f(V::load_part(tail, 0.0)).store_part(tail);
     }
 }
 
 /// Replaces each element by the function's value there.
 pub fn map<F: Unary>(isa: Isa, x: &mut [f32]) {
-    dispatch(isa, map_kernel::<F>(x));
+    dispatch(isa, Map::<F>::new(x));
 }
 
-/// [`map`] as a kernel, for [`crate::lanes::dispatch_soft`].
-pub fn map_kernel<F: Unary>(x: &mut [f32]) -> impl LaneKernel<Output = ()> {
-    Map {
-        x,
-        function: std::marker::PhantomData::<F>,
-    }
-}
+#[cfg(test)]
+mod tests;

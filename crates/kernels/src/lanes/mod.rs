@@ -43,6 +43,11 @@ pub trait Lanes: Copy {
     /// Sixteen i32, each converted with rounding to nearest even.
     fn from_i32(src: &[i32; LANES]) -> Self;
 
+    /// Sixteen unsigned bytes, converted exactly.
+    fn from_u8(src: &[u8; LANES]) -> Self;
+    /// Sixteen signed bytes, converted exactly.
+    fn from_i8(src: &[i8; LANES]) -> Self;
+
     /// `self + b`, lane by lane.
     fn add(self, b: Self) -> Self;
     /// `self - b`.
@@ -208,3 +213,8 @@ unsafe fn run_avx2<K: LaneKernel>(kernel: K) -> K::Output {
 unsafe fn run_scalar_fma<K: LaneKernel>(kernel: K) -> K::Output {
     kernel.run::<Scalar>()
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod twins;

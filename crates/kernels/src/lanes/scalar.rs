@@ -69,6 +69,14 @@ macro_rules! reference {
                 Self(std::array::from_fn(|i| src[i] as f32))
             }
             #[inline(always)]
+            fn from_u8(src: &[u8; LANES]) -> Self {
+                Self(std::array::from_fn(|i| f32::from(src[i])))
+            }
+            #[inline(always)]
+            fn from_i8(src: &[i8; LANES]) -> Self {
+                Self(std::array::from_fn(|i| f32::from(src[i])))
+            }
+            #[inline(always)]
             fn add(self, b: Self) -> Self {
                 Self(zip(self.0, b.0, |a, b| a + b))
             }

@@ -6,11 +6,11 @@ use super::{LANES, Lanes};
 
 /// One zmm register.
 #[derive(Clone, Copy)]
-pub struct Avx512(__m512);
+pub struct Avx512(pub(crate) __m512);
 
 /// Two ymm registers: lanes 0 to 7 and 8 to 15.
 #[derive(Clone, Copy)]
-pub struct Avx2(__m256, __m256);
+pub struct Avx2(pub(crate) __m256, pub(crate) __m256);
 
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
@@ -54,6 +54,22 @@ impl Lanes for Avx512 {
     fn from_i32(src: &[i32; LANES]) -> Self {
         // SAFETY: features as for all values of this type; the array has sixteen elements.
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_loadu_si512(src.as_ptr().cast()))) }
+    }
+    #[inline(always)]
+    fn from_u8(src: &[u8; LANES]) -> Self {
+        // SAFETY: features as for all values of this type; the array has sixteen elements.
+        unsafe {
+            let bytes = _mm_loadu_si128(src.as_ptr().cast());
+            Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)))
+        }
+    }
+    #[inline(always)]
+    fn from_i8(src: &[i8; LANES]) -> Self {
+        // SAFETY: features as for all values of this type; the array has sixteen elements.
+        unsafe {
+            let bytes = _mm_loadu_si128(src.as_ptr().cast());
+            Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)))
+        }
     }
     #[inline(always)]
     fn add(self, b: Self) -> Self {
@@ -203,6 +219,30 @@ impl Lanes for Avx2 {
             Self(
                 _mm256_cvtepi32_ps(_mm256_loadu_si256(src.as_ptr().cast())),
                 _mm256_cvtepi32_ps(_mm256_loadu_si256(src.as_ptr().add(8).cast())),
+            )
+        }
+    }
+    #[inline(always)]
+    fn from_u8(src: &[u8; LANES]) -> Self {
+        // SAFETY: features as for all values of this type; the array has sixteen elements.
+        unsafe {
+            let low = _mm_loadl_epi64(src.as_ptr().cast());
+            let high = _mm_loadl_epi64(src.as_ptr().add(8).cast());
+            Self(
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(low)),
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(high)),
+            )
+        }
+    }
+    #[inline(always)]
+    fn from_i8(src: &[i8; LANES]) -> Self {
+        // SAFETY: features as for all values of this type; the array has sixteen elements.
+        unsafe {
+            let low = _mm_loadl_epi64(src.as_ptr().cast());
+            let high = _mm_loadl_epi64(src.as_ptr().add(8).cast());
+            Self(
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(low)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
             )
         }
     }
