@@ -1,0 +1,129 @@
+"""llama.cpp through llama-cpp-python's low-level bindings: the little that the tools beside this file share.
+
+A script that imports this from a Python without llama_cpp starts again under the environment that `run` made.
+"""
+
+import ctypes
+import os
+import pathlib
+import sys
+
+try:
+    import llama_cpp as api
+    import numpy
+except ImportError:
+    venv = os.environ.get("PLAINCHANT_PEERS_VENV") or pathlib.Path.home() / ".cache/plainchant-peers/venv"
+    python = pathlib.Path(venv) / "bin/python"
+    if pathlib.Path(sys.prefix) == pathlib.Path(venv).resolve() or not python.exists():
+        sys.exit("llama_cpp is not installed: `bench/peers/run --setup-only` builds it")
+    os.execv(python, [str(python), *sys.argv])
+
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+KV_TYPES = {"f32": 0, "f16": 1, "q8_0": 8}
+
+
+@api.llama_log_callback
+def _silent(_level, _text, _user_data):
+    pass
+
+
+class Model:
+    """One GGUF file, loaded as llama.cpp does by itself: mmap, weights repacked where it has a kernel for that."""
+
+    def __init__(self, path, repack=True, verbose=False):
+        if not verbose:
+            api.llama_log_set(_silent, ctypes.c_void_p(0))
+        api.llama_backend_init()
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = 0
+        params.use_extra_bufts = repack
+        self.handle = api.llama_model_load_from_file(os.fsencode(path), params)
+        if not self.handle:
+            sys.exit(f"llama.cpp could not load {path}")
+        self.vocab = api.llama_model_get_vocab(self.handle)
+        self.n_vocab = api.llama_vocab_n_tokens(self.vocab)
+        self.add_bos = api.llama_vocab_get_add_bos(self.vocab)
+        self.bos = api.llama_vocab_bos(self.vocab)
+
+    def tokenize(self, text):
+        """Token ids of `text` (bytes), with the model's own special tokens around it and none read from within."""
+        room = len(text) + 16
+        ids = (api.llama_token * room)()
+        count = api.llama_tokenize(self.vocab, text, len(text), ids, room, True, False)
+        if count < 0:
+            sys.exit(f"llama.cpp could not tokenize the text ({count})")
+        return list(ids[:count])
+
+
+class Context:
+    """A KV cache and the buffers around it, for one sequence at a time."""
+
+    def __init__(self, model, n_ctx, threads, flash_attention="auto", kv="f16", n_batch=2048, n_ubatch=512):
+        params = api.llama_context_default_params()
+        params.n_ctx = (n_ctx + 255) // 256 * 256
+        params.n_batch = n_batch
+        params.n_ubatch = min(n_ubatch, n_batch)
+        params.n_seq_max = 1
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = FLASH_ATTENTION[flash_attention]
+        params.type_k = params.type_v = KV_TYPES[kv]
+        params.swa_full = False
+        params.no_perf = True
+        self.model = model
+        self.n_batch = n_batch
+        self.handle = api.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            sys.exit("llama.cpp could not make a context with these settings")
+        self.batch = api.llama_batch_init(n_batch, 0, 1)
+
+    def close(self):
+        api.llama_batch_free(self.batch)
+        api.llama_free(self.handle)
+
+    def clear(self):
+        api.llama_memory_clear(api.llama_get_memory(self.handle), True)
+
+    def decode(self, tokens, position, first_output):
+        """Runs `tokens` from `position` on; logits come out from index `first_output` of them on.
+
+        Returns llama.cpp's buffer of outputs, [outputs][n_vocab], good until the next call. Touching its
+        first value waits for the work to end.
+        """
+        batch = self.batch
+        assert 0 < len(tokens) <= self.n_batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = position + i
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = i >= first_output
+        status = api.llama_decode(self.handle, batch)
+        if status != 0:
+            sys.exit(f"llama_decode failed: {status}")
+        return api.llama_get_logits(self.handle)
+
+    def logits(self, tokens, first=0):
+        """Logits of `tokens` on an empty cache for positions `first` on, as f32 [positions][n_vocab]."""
+        self.clear()
+        rows = numpy.empty((len(tokens) - first, self.model.n_vocab), dtype=numpy.float32)
+        for start in range(0, len(tokens), self.n_batch):
+            part = tokens[start : start + self.n_batch]
+            skip = min(max(first - start, 0), len(part))
+            out = self.decode(part, start, skip)
+            if skip < len(part):
+                got = numpy.ctypeslib.as_array(out, (len(part) - skip, self.model.n_vocab))
+                rows[start + skip - first : start + len(part) - first] = got
+        return rows
+
+
+def versions():
+    """What was built: the binding's version, ggml's, and the instruction sets llama.cpp says it uses."""
+    library = next((pathlib.Path(api.__file__).parent / "lib").glob("libggml-base.*"))
+    ggml = ctypes.CDLL(str(library))
+    ggml.ggml_version.restype = ctypes.c_char_p
+    return {
+        "llama_cpp_python": api.__version__,
+        "ggml": ggml.ggml_version().decode(),
+        "system_info": " ".join(api.llama_print_system_info().decode().split()),
+    }
