@@ -8,6 +8,8 @@
 //! or the key, what was found and what was expected; it never panics, loops or allocates more than the
 //! file's own size accounts for.
 
+pub mod catalogue;
 pub mod gguf;
 pub mod load;
 mod map;
+pub mod source;
