@@ -19,6 +19,7 @@ pub mod pages;
 pub mod pool;
 pub mod reduce;
 pub mod rope;
+pub mod rows;
 pub mod topology;
 
 /// The version of the order of arithmetic. It changes whenever any kernel's result may change.

@@ -1,0 +1,141 @@
+//! Grouped-query attention over pages.
+
+use kernels::attention::{AttentionArgs, AttentionLimits, AttentionScratch, RowRef};
+use kernels::pages::{KvSlot, PAGE_POSITIONS, PageId};
+
+use crate::architecture::{Architecture, AttentionSpec};
+use crate::error::ModelError;
+use crate::memory::Memory;
+use crate::model::LoadedAttention;
+use crate::ops::{Activations, Ops};
+use crate::step::{SPANS_MAX, Step};
+use crate::workspace::Workspace;
+
+/// Where in the model and the step an attention runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) layer: usize,
+    pub(crate) step: Step<'a>,
+    pub(crate) rows: usize,
+}
+
+/// The memory that the attention of any layer works in.
+pub(crate) fn scratch(
+    architecture: &Architecture,
+    ops: &Ops,
+    rows: usize,
+    context: usize,
+) -> Result<AttentionScratch, ModelError> {
+    let widest = |width: fn(&AttentionSpec) -> usize| {
+        architecture
+            .attentions()
+            .map(|(_, a)| width(a))
+            .max()
+            .unwrap_or(1)
+    };
+    Ok(AttentionScratch::new(AttentionLimits {
+        rows,
+        heads: widest(|a| a.heads),
+        head_dim: widest(|a| a.head_dim),
+        value_dim: widest(|a| a.value_dim),
+        context,
+        threads: ops.pool().threads(),
+    })?)
+}
+
+/// `work.normed = attention(work.normed)`; keys and values go to their pages on the way.
+pub(crate) fn run(
+    ops: &Ops,
+    work: &mut Workspace,
+    memory: &mut Memory,
+    place: Place<'_>,
+    spec: &AttentionSpec,
+    loaded: &LoadedAttention,
+) -> Result<(), ModelError> {
+    let rows = place.rows;
+    project(ops, work, spec, loaded, rows);
+    write(ops, work, memory, place, spec)?;
+    let layer = place.layer;
+    let mut tables: [&[PageId]; SPANS_MAX] = [&[]; SPANS_MAX];
+    for (table, span) in tables.iter_mut().zip(place.step.spans) {
+        *table = memory.table.pages(span.sequence, layer)?;
+    }
+    work.row_refs.clear();
+    for (span, table) in place.step.spans.iter().zip(0u32..) {
+        let window = spec.window.map(|w| w as u32);
+        let first = work.row_refs.len();
+        let positions = &work.positions[first..first + span.rows_of(work.hidden)];
+        work.row_refs
+            .extend(positions.iter().map(|&p| RowRef::causal(p, window, table)));
+    }
+    let args = AttentionArgs {
+        store: &memory.stores[memory.store_of[layer]],
+        q: &work.q[..rows * spec.q.rows],
+        out: &mut work.mixed[..rows * spec.o.cols],
+        heads: spec.heads,
+        scale: spec.scale,
+        softcap: spec.softcap,
+        rows: &work.row_refs,
+        page_tables: &tables[..place.step.spans.len()],
+    };
+    ops.attention(&mut work.attention, args)?;
+    let x = Activations {
+        values: &work.mixed[..rows * spec.o.cols],
+        rows,
+    };
+    let out = &mut work.normed[..rows * spec.o.rows];
+    ops.linear(&x, &mut work.quantized, [(&loaded.o, out)]);
+    Ok(())
+}
+
+/// Queries, keys and values of `work.normed`, normed and turned.
+fn project(
+    ops: &Ops,
+    work: &mut Workspace,
+    spec: &AttentionSpec,
+    loaded: &LoadedAttention,
+    rows: usize,
+) {
+    let x = Activations {
+        values: &work.normed[..rows * spec.q.cols],
+        rows,
+    };
+    let q = &mut work.q[..rows * spec.q.rows];
+    let k = &mut work.k[..rows * spec.k.rows];
+    let v = &mut work.v[..rows * spec.v.rows];
+    let maps = [(&loaded.q, &mut *q), (&loaded.k, &mut *k), (&loaded.v, v)];
+    ops.linear(&x, &mut work.quantized, maps);
+    if let Some(norm) = &loaded.q_norm {
+        ops.norm_in_place(norm, q);
+    }
+    if let Some(norm) = &loaded.k_norm {
+        ops.norm_in_place(norm, k);
+    }
+    let (style, angles) = (work.rope_styles[spec.rope], &work.angles[spec.rope]);
+    ops.rope(style, q, spec.head_dim, spec.heads, angles);
+    ops.rope(style, k, spec.head_dim, spec.kv_heads, angles);
+}
+
+/// Keys and values to their pages.
+fn write(
+    ops: &Ops,
+    work: &mut Workspace,
+    memory: &mut Memory,
+    place: Place<'_>,
+    spec: &AttentionSpec,
+) -> Result<(), ModelError> {
+    let Place { layer, step, rows } = place;
+    work.slots.clear();
+    for span in step.spans {
+        let pages = memory.table.pages(span.sequence, layer)?;
+        let positions = span.position..span.position + span.rows_of(work.hidden);
+        work.slots.extend(positions.map(|p| KvSlot {
+            page: pages[p / PAGE_POSITIONS],
+            slot: p % PAGE_POSITIONS,
+        }));
+    }
+    let store = &mut memory.stores[memory.store_of[layer]];
+    let (k, v) = (&work.k[..rows * spec.k.rows], &work.v[..rows * spec.v.rows]);
+    ops.write_kv(store, &work.slots, k, v)
+        .map_err(|source| ModelError::Pages { layer, source })
+}

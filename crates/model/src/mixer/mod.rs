@@ -1,0 +1,3 @@
+//! What moves information between positions. One file a mixer.
+
+pub(crate) mod attention;

@@ -1,0 +1,117 @@
+//! The buffers of a forward pass, made once.
+
+use kernels::attention::{AttentionScratch, RowRef};
+use kernels::matmul::QuantizedRows;
+use kernels::pages::KvSlot;
+use kernels::rope::RopeStyle;
+
+use crate::architecture::{Architecture, Ffn, Mixer, Operation};
+use crate::model::Model;
+use crate::ops::Angles;
+
+/// Logit rows computed at once; more are done in turns, so that a long prompt's logits need no more
+/// memory than this many rows.
+pub(crate) const HEAD_ROWS: usize = 32;
+
+/// Buffers for steps of at most `capacity` rows. Shapes are in rows × values; a step uses a prefix.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) capacity: usize,
+    pub(crate) hidden: usize,
+    /// rows × hidden: the residual stream.
+    pub(crate) stream: Vec<f32>,
+    /// rows × hidden: a norm's result; also what a branch gives.
+    pub(crate) normed: Vec<f32>,
+    /// rows × (heads · head_dim).
+    pub(crate) q: Vec<f32>,
+    /// rows × (kv_heads · head_dim).
+    pub(crate) k: Vec<f32>,
+    /// rows × (kv_heads · value_dim).
+    pub(crate) v: Vec<f32>,
+    /// rows × (heads · value_dim).
+    pub(crate) mixed: Vec<f32>,
+    /// rows × inner.
+    pub(crate) gate: Vec<f32>,
+    /// rows × inner.
+    pub(crate) up: Vec<f32>,
+    /// HEAD_ROWS × vocabulary.
+    pub(crate) logits: Vec<f32>,
+    /// HEAD_ROWS × hidden: the rows whose logits are wanted.
+    pub(crate) wanted: Vec<f32>,
+    pub(crate) quantized: QuantizedRows,
+    pub(crate) attention: AttentionScratch,
+    /// For each rotary embedding of the architecture, the angles of the rows and which pairs turn.
+    pub(crate) angles: Vec<Angles>,
+    pub(crate) rope_styles: Vec<RopeStyle>,
+    /// The absolute position of each row.
+    pub(crate) positions: Vec<u32>,
+    /// What each row sees, in the layer at hand.
+    pub(crate) row_refs: Vec<RowRef>,
+    /// Where each row's keys and values go, in the layer at hand.
+    pub(crate) slots: Vec<KvSlot>,
+}
+
+/// The widest of each buffer over all layers.
+struct Widths {
+    q: usize,
+    k: usize,
+    v: usize,
+    mixed: usize,
+    inner: usize,
+}
+
+impl Workspace {
+    pub(crate) fn new(model: &Model, capacity: usize, attention: AttentionScratch) -> Self {
+        let architecture = &model.architecture;
+        let widths = widths(architecture);
+        let rows = |width: usize| vec![0.0; capacity * width];
+        let head_rows = HEAD_ROWS.min(capacity);
+        Self {
+            capacity,
+            hidden: architecture.hidden,
+            stream: rows(architecture.hidden),
+            normed: rows(architecture.hidden),
+            q: rows(widths.q),
+            k: rows(widths.k),
+            v: rows(widths.v),
+            mixed: rows(widths.mixed),
+            gate: rows(widths.inner),
+            up: rows(widths.inner),
+            logits: vec![0.0; head_rows * architecture.vocabulary],
+            wanted: vec![0.0; head_rows * architecture.hidden],
+            quantized: QuantizedRows::with_capacity(capacity, model.widest_input()),
+            attention,
+            angles: architecture
+                .ropes
+                .iter()
+                .map(|r| Angles::new(r.dims, capacity))
+                .collect(),
+            rope_styles: architecture.ropes.iter().map(|r| r.style).collect(),
+            positions: Vec::with_capacity(capacity),
+            row_refs: Vec::with_capacity(capacity),
+            slots: Vec::with_capacity(capacity),
+        }
+    }
+}
+
+fn widths(architecture: &Architecture) -> Widths {
+    let mut widths = Widths {
+        q: 0,
+        k: 0,
+        v: 0,
+        mixed: 0,
+        inner: 0,
+    };
+    for branch in architecture.blocks.iter().flat_map(|block| &block.branches) {
+        match &branch.operation {
+            Operation::Mixer(Mixer::Attention(a)) => {
+                widths.q = widths.q.max(a.q.rows);
+                widths.k = widths.k.max(a.k.rows);
+                widths.v = widths.v.max(a.v.rows);
+                widths.mixed = widths.mixed.max(a.o.cols);
+            }
+            Operation::Ffn(Ffn::Gated(g)) => widths.inner = widths.inner.max(g.up.rows),
+        }
+    }
+    widths
+}
