@@ -321,6 +321,35 @@ fn integers_convert_to_the_nearest_float() {
     }
 }
 
+struct FromBytes<'a>(&'a [u8; LANES]);
+
+impl LaneKernel for FromBytes<'_> {
+    type Output = ([f32; LANES], [f32; LANES]);
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) -> Self::Output {
+        let signed = self.0.map(u8::cast_signed);
+        (
+            V::from_u8(self.0).to_array(),
+            V::from_i8(&signed).to_array(),
+        )
+    }
+}
+
+#[test]
+fn all_bytes_convert_exactly() {
+    for start in (0..=u8::MAX).step_by(LANES) {
+        let bytes: [u8; LANES] = std::array::from_fn(|i| start + i as u8);
+        for twin in Twin::all() {
+            let (unsigned, signed) = twin.run(FromBytes(&bytes));
+            for i in 0..LANES {
+                assert_eq!(unsigned[i], f32::from(bytes[i]), "{twin:?}");
+                assert_eq!(signed[i], f32::from(bytes[i].cast_signed()), "{twin:?}");
+            }
+        }
+    }
+}
+
 struct Exp2<'a>(&'a [f32; LANES]);
 
 impl LaneKernel for Exp2<'_> {
