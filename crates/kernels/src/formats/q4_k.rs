@@ -1,0 +1,46 @@
+//! Four bits, 6-bit scale and minimum per 32 under f16 ones per 256: `(d·sc)·q − dmin·m`.
+//!
+//! In the file: d f16, dmin f16, 12 bytes of scales and minima, 4 runs of 32 bytes whose low
+//! nibbles are one sub-block and whose high nibbles are the next.
+
+use super::{BlockFormat, Quantized, SubBlock, Visitor};
+use super::{
+    k_scales::{nibbles, scale_and_min},
+    u16_at,
+};
+use crate::packed::quants::Bits4;
+use crate::packed::scales::SubBlocksMin;
+
+/// Four bits, 6-bit scale and minimum per 32 under f16 ones per 256: `(d·sc)·q − dmin·m`.
+#[allow(non_camel_case_types)]
+pub(crate) struct Q4_K;
+
+impl BlockFormat for Q4_K {
+    const NAME: &'static str = "Q4_K";
+    const GGML_TYPE: u32 = 12;
+    const BLOCK_LEN: usize = 256;
+    const BLOCK_BYTES: usize = 144;
+
+    fn accept<V: Visitor>(visitor: V) -> V::Output {
+        visitor.quantized::<Self>()
+    }
+}
+
+impl Quantized for Q4_K {
+    type Quants = Bits4;
+    type Scales = SubBlocksMin;
+    const BIAS: i32 = 0;
+
+    #[inline]
+    fn factors(block: &[u8]) -> [u16; 2] {
+        [u16_at(block, 0), u16_at(block, 2)]
+    }
+
+    #[inline]
+    fn sub_block(block: &[u8], sub: usize) -> SubBlock {
+        SubBlock {
+            quants: nibbles(&block[16 + 32 * (sub / 2)..], sub % 2),
+            scales: scale_and_min(&block[4..16], sub),
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Activations quantised to eight bits, in the layout the kernels read.
+//!
+//! Rows are held in panels of at most [`PANEL_ROWS`], which are what a kernel multiplies at a time. A panel
+//! holds, for each block of 32 columns in turn, the 32 bytes of every row, then one vector of 32-bit
+//! numbers (one for each row) for each [`Plane`]. All that a kernel needs for a block is in one place,
+//! and a row's neighbours change where its numbers lie but not what they are.
+
+use crate::formats::SUB_BLOCK;
+use crate::isa::Isa;
+use crate::lanes::{LaneKernel, Lanes, dispatch};
+use crate::pool::Pool;
+
+/// Rows a kernel multiplies at a time, at most.
+pub(crate) const PANEL_ROWS: usize = 16;
+
+/// The numbers that are kept of each row and block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Plane {
+    /// The scale, `amax / 127` (f32).
+    Scale,
+    /// The scaled sum, `f32(Σq) · scale` (f32).
+    ScaledSum,
+    /// `−8 · Σq` (i32), which takes a bias of 8 off unsigned weights; and so on.
+    Bias8,
+    /// `−16 · Σq`
+    Bias16,
+    /// `−128 · Σq`
+    Bias128,
+    /// `−32 · Σq` of columns 0 to 15.
+    Bias32Low,
+    /// `−32 · Σq` of columns 16 to 31.
+    Bias32High,
+}
+
+const PLANES: usize = Plane::Bias32High as usize + 1;
+
+/// Bytes of one row and block.
+const ROW_BLOCK_BYTES: usize = SUB_BLOCK + 4 * PLANES;
+
+/// Below this magnitude a block counts as zero (2⁻¹⁰⁰), so that its scale is never a denormal number.
+const TINY: f32 = f32::from_bits((127 - 100) << 23);
+
+/// 1.5 · 2²³: added to a number below 2²² it leaves the nearest integer (ties to even) in the low bits.
+const ROUNDER: f32 = 12_582_912.0;
+
+/// Elements that one chunk of work quantises, about ten microseconds.
+const CHUNK_ELEMENTS: usize = 16 * 1024;
+
+/// Rows of activations quantised to eight bits, in blocks of 32 with an f32 scale.
+///
+/// Of a block with largest magnitude `amax`: all zeros if `amax` < 2⁻¹⁰⁰, else `q = x · (127 / amax)`
+/// rounded to nearest even, scale `amax / 127`. A block with a value that is not finite gets a scale
+/// that is not finite, so that it can't pass unseen.
+#[derive(Debug)]
+pub struct QuantizedRows {
+    /// As 32-bit words, in the order of the module's description.
+    words: Vec<u32>,
+    rows: usize,
+    cols: usize,
+}
+
+/// Up to [`PANEL_ROWS`] rows of a [`QuantizedRows`].
+#[derive(Clone, Copy)]
+pub(crate) struct Panel {
+    /// The first block; aligned to 4.
+    pub(crate) start: *const u8,
+    /// The number of the first row.
+    pub(crate) first_row: usize,
+    /// How many rows.
+    pub(crate) rows: usize,
+}
+
+/// One block of a panel.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelBlock {
+    /// The first row's 32 bytes.
+    pub(crate) quants: *const u8,
+    /// The first row's number in plane 0.
+    planes: *const u8,
+    /// Bytes from one plane to the next.
+    plane_bytes: usize,
+}
+
+impl Panel {
+    /// Block `block`.
+    ///
+    /// # Safety
+    /// The rows it came from must be alive and have more than `block` blocks.
+    #[inline(always)]
+    pub(crate) unsafe fn block(&self, block: usize) -> PanelBlock {
+        // SAFETY: the caller vouches that the block exists.
+        unsafe {
+            let quants = self.start.add(block * self.rows * ROW_BLOCK_BYTES);
+            PanelBlock {
+                quants,
+                planes: quants.add(self.rows * SUB_BLOCK),
+                plane_bytes: 4 * self.rows,
+            }
+        }
+    }
+}
+
+impl PanelBlock {
+    /// The number of row `row` in an f32 plane.
+    ///
+    /// # Safety
+    /// The row must exist.
+    #[inline(always)]
+    pub(crate) unsafe fn float(&self, plane: Plane, row: usize) -> f32 {
+        // SAFETY: the caller vouches for the row; planes are aligned to 4.
+        unsafe { *self.plane(plane, row).cast() }
+    }
+
+    /// The number of row `row` in an i32 plane.
+    ///
+    /// # Safety
+    /// The row must exist.
+    #[inline(always)]
+    pub(crate) unsafe fn int(&self, plane: Plane, row: usize) -> i32 {
+        // SAFETY: the caller vouches for the row; planes are aligned to 4.
+        unsafe { *self.plane(plane, row).cast() }
+    }
+
+    /// Columns `4j .. 4j + 4` of row `row`, as one little-endian word.
+    ///
+    /// # Safety
+    /// The row must exist and `j` be below 8.
+    #[inline(always)]
+    pub(crate) unsafe fn four(&self, row: usize, j: usize) -> i32 {
+        // SAFETY: the caller vouches for the row; rows' bytes are aligned to 4.
+        unsafe { *self.quants.add(row * SUB_BLOCK + 4 * j).cast() }
+    }
+
+    /// # Safety
+    /// The row must exist.
+    #[inline(always)]
+    unsafe fn plane(&self, plane: Plane, row: usize) -> *const u8 {
+        // SAFETY: the caller vouches for the row.
+        unsafe { self.planes.add(plane as usize * self.plane_bytes + 4 * row) }
+    }
+}
+
+/// How `rows` rows are split into panels: (number of panels, rows of the smaller ones, how many have
+/// one more, which come first).
+fn split(rows: usize) -> (usize, usize, usize) {
+    let panels = rows.div_ceil(PANEL_ROWS).max(1);
+    (panels, rows / panels, rows % panels)
+}
+
+impl QuantizedRows {
+    /// Room for `max_rows` rows of `max_cols` columns.
+    #[must_use]
+    pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
+        let words = max_rows * max_cols.div_ceil(SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
+        Self {
+            words: vec![0; words],
+            rows: 0,
+            cols: 0,
+        }
+    }
+
+    /// Rows it holds.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns of each row.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Replaces the contents by `rows` × `cols` activations, row by row in `x`.
+    ///
+    /// # Panics
+    /// When `cols` is not a multiple of 32, `x` has another size, or there is no room.
+    pub fn quantize(&mut self, isa: Isa, pool: &Pool, x: &[f32], rows: usize, cols: usize) {
+        assert!(
+            cols.is_multiple_of(SUB_BLOCK),
+            "{cols} columns are not a multiple of 32"
+        );
+        assert_eq!(x.len(), rows * cols, "{rows} rows of {cols} activations");
+        let blocks = cols / SUB_BLOCK;
+        assert!(
+            rows * blocks * (ROW_BLOCK_BYTES / 4) <= self.words.len(),
+            "no room for {rows} rows of {cols} activations"
+        );
+        (self.rows, self.cols) = (rows, cols);
+        if x.is_empty() {
+            return;
+        }
+        let blocks_per_chunk = (CHUNK_ELEMENTS / (rows * SUB_BLOCK)).clamp(1, blocks);
+        let words = Words(self.words.as_mut_ptr());
+        let this = &*self;
+        let job = |chunk: usize, _worker: usize| {
+            let first = chunk * blocks_per_chunk;
+            let end = (first + blocks_per_chunk).min(blocks);
+            for p in 0..this.panels() {
+                let panel = this.panel(p);
+                // SAFETY: it is the panel's place in `words`, which nobody else has a reference to; every
+                // block of it is written by one chunk only.
+                let dst = unsafe {
+                    words
+                        .get()
+                        .add(panel.first_row * blocks * ROW_BLOCK_BYTES / 4)
+                };
+                dispatch(
+                    isa,
+                    QuantizePanel {
+                        x: &x[panel.first_row * cols..][..panel.rows * cols],
+                        dst,
+                        rows: panel.rows,
+                        first,
+                        end,
+                    },
+                );
+            }
+        };
+        let chunks = blocks.div_ceil(blocks_per_chunk);
+        if chunks == 1 {
+            job(0, 0);
+        } else {
+            pool.run(chunks, &job);
+        }
+    }
+
+    /// How many panels there are.
+    pub(crate) fn panels(&self) -> usize {
+        split(self.rows).0
+    }
+
+    /// Panel `index`.
+    pub(crate) fn panel(&self, index: usize) -> Panel {
+        let (_, fewer, more) = split(self.rows);
+        let first_row = index * fewer + index.min(more);
+        let words = first_row * (self.cols / SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
+        Panel {
+            start: self.words[words..].as_ptr().cast(),
+            first_row,
+            rows: fewer + usize::from(index < more),
+        }
+    }
+}
+
+/// A pointer that the chunks of one job share.
+struct Words(*mut u32);
+// SAFETY: each chunk writes to places of its own.
+unsafe impl Sync for Words {}
+impl Words {
+    fn get(&self) -> *mut u32 {
+        self.0
+    }
+}
+
+/// Quantises blocks `first .. end` of the rows of one panel.
+struct QuantizePanel<'a> {
+    x: &'a [f32],
+    dst: *mut u32,
+    rows: usize,
+    first: usize,
+    end: usize,
+}
+
+impl LaneKernel for QuantizePanel<'_> {
+    type Output = ();
+
+    /// Plain code, the same on every instruction set: each operation is exact or rounded once, and the
+    /// compiler's vectors change none of them.
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let cols = self.x.len() / self.rows;
+        for block in self.first..self.end {
+            // SAFETY: the panel has that many blocks.
+            let dst = unsafe { self.dst.add(block * self.rows * ROW_BLOCK_BYTES / 4) };
+            for row in 0..self.rows {
+                let (x, _) = self.x[row * cols + block * SUB_BLOCK..]
+                    .split_first_chunk()
+                    .expect("a whole block");
+                let quantized = quantize_block(x);
+                // SAFETY: the block has a place for each row, and no one else writes there.
+                unsafe {
+                    dst.add(row * SUB_BLOCK / 4)
+                        .cast::<[i8; SUB_BLOCK]>()
+                        .write(quantized.quants);
+                    let planes = dst.add(self.rows * SUB_BLOCK / 4 + row);
+                    for (plane, word) in quantized.planes.into_iter().enumerate() {
+                        planes.add(plane * self.rows).write(word);
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct QuantizedBlock {
+    quants: [i8; SUB_BLOCK],
+    planes: [u32; PLANES],
+}
+
+#[inline(always)]
+fn quantize_block(x: &[f32; SUB_BLOCK]) -> QuantizedBlock {
+    // The bits of magnitudes are ordered as the magnitudes are, with what isn't a number on top.
+    let mut largest = 0;
+    for value in x {
+        largest = largest.max(value.to_bits() & 0x7fff_ffff);
+    }
+    let amax = f32::from_bits(largest);
+    if amax < TINY {
+        return QuantizedBlock {
+            quants: [0; SUB_BLOCK],
+            planes: [0; PLANES],
+        };
+    }
+    let id = 127.0 / amax;
+    let scale = amax / 127.0;
+    let mut quants = [0; SUB_BLOCK];
+    let mut sums = [0; 2];
+    for k in 0..SUB_BLOCK {
+        let scaled = x[k] * id;
+        let scaled = if scaled > 127.0 { 127.0 } else { scaled };
+        let scaled = if scaled < -127.0 { -127.0 } else { scaled };
+        let rounded = (scaled + ROUNDER).to_bits() as i32 - ROUNDER.to_bits() as i32;
+        quants[k] = rounded as i8;
+        sums[k / 16] += i32::from(rounded as i8);
+    }
+    let sum = sums[0] + sums[1];
+    let mut planes = [0; PLANES];
+    planes[Plane::Scale as usize] = scale.to_bits();
+    planes[Plane::ScaledSum as usize] = (sum as f32 * scale).to_bits();
+    planes[Plane::Bias8 as usize] = (-8 * sum) as u32;
+    planes[Plane::Bias16 as usize] = (-16 * sum) as u32;
+    planes[Plane::Bias128 as usize] = (-128 * sum) as u32;
+    planes[Plane::Bias32Low as usize] = (-32 * sums[0]) as u32;
+    planes[Plane::Bias32High as usize] = (-32 * sums[1]) as u32;
+    QuantizedBlock { quants, planes }
+}

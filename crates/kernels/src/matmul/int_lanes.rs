@@ -1,0 +1,352 @@
+//! Integer dot products of packed weights and quantised activations, on each instruction set.
+//!
+//! All of them are exact, so the instruction sets may differ in how they get there.
+
+use super::activations::{PANEL_ROWS, PanelBlock, Plane};
+use crate::formats::{Quantized, SUB_BLOCK};
+use crate::lanes::{LANES, Lanes, Scalar, SoftFma};
+use crate::packed::quants::Quants;
+use crate::packed::scales::{Scales, Step};
+
+/// The sums of sixteen rows of weights with each row of a panel. They live in memory: a load and a store for
+/// each sub-block cost nothing beside its dot product, and the registers are needed for weights.
+pub(super) type Sums<V> = [V; PANEL_ROWS];
+
+/// One sub-block of sixteen rows of weights and of all rows of a panel.
+#[derive(Clone, Copy)]
+pub(super) struct Operands<V> {
+    /// The packed quants.
+    pub(super) quants: *const u8,
+    /// The scales.
+    pub(super) step: Step<V>,
+    /// The activations.
+    pub(super) block: PanelBlock,
+    /// Rows of activations.
+    pub(super) rows: usize,
+}
+
+impl<V: Lanes> Operands<V> {
+    /// Adds the integer dot product with row `t` to its sum: this is the contract's order.
+    ///
+    /// # Safety
+    /// `t` must be below `rows`.
+    #[inline(always)]
+    unsafe fn add<S: Scales>(&self, sums: &mut Sums<V>, t: usize, dot: V) {
+        debug_assert!(t < self.rows);
+        // SAFETY: as the caller vouches; there are no more rows than sums.
+        unsafe {
+            let sum = sums.get_unchecked_mut(t);
+            let scale = V::splat(self.block.float(Plane::Scale, t)).mul(self.step.scale);
+            *sum = dot.fma(scale, *sum);
+            if S::MIN {
+                let scaled_sum = V::splat(self.block.float(Plane::ScaledSum, t));
+                *sum = self.step.min.fma(scaled_sum, *sum);
+            }
+        }
+    }
+
+    /// The same, for a sub-block whose halves have integer scales: at most 16·32·127·128 each, so that
+    /// both products and their sum are below 2²⁴ and exact.
+    ///
+    /// # Safety
+    /// `t` must be below `rows`.
+    #[inline(always)]
+    unsafe fn add_halves<S: Scales>(&self, sums: &mut Sums<V>, t: usize, low: V, high: V) {
+        let [low_scale, high_scale] = self.step.halves;
+        let dot = high.fma(high_scale, low.mul(low_scale));
+        // SAFETY: as the caller vouches.
+        unsafe { self.add::<S>(sums, t, dot) };
+    }
+}
+
+/// The planes that take a format's bias off: of the whole sub-block, or of its halves.
+#[inline(always)]
+fn bias_planes<F: Quantized>() -> [Option<Plane>; 2] {
+    if F::Scales::HALVES {
+        return match F::BIAS {
+            0 => [None; 2],
+            32 => [Some(Plane::Bias32Low), Some(Plane::Bias32High)],
+            other => unreachable!("no plane for a bias of {other} per half"),
+        };
+    }
+    match F::BIAS {
+        0 => [None; 2],
+        8 => [Some(Plane::Bias8), None],
+        16 => [Some(Plane::Bias16), None],
+        128 => [Some(Plane::Bias128), None],
+        other => unreachable!("no plane for a bias of {other}"),
+    }
+}
+
+/// # Safety
+/// Row `t` of `block` must exist.
+#[inline(always)]
+unsafe fn bias(block: PanelBlock, plane: Option<Plane>, t: usize) -> i32 {
+    // SAFETY: as the caller vouches.
+    plane.map_or(0, |plane| unsafe { block.int(plane, t) })
+}
+
+/// Lanes with a way to multiply packed quants.
+pub(super) trait IntLanes: Lanes {
+    /// Adds one sub-block to the sums of all rows of the panel.
+    ///
+    /// # Safety
+    /// The quants must be readable for the format's bytes of one sub-block and aligned to 64, and the block
+    /// must have `rows` rows. The CPU must have the instruction set, and so must the function this is
+    /// inlined into.
+    unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>);
+
+    /// Fetches the cache line at `address` ahead of its use, if it exists.
+    #[inline(always)]
+    fn prefetch(address: *const u8) {
+        let _ = address;
+    }
+}
+
+macro_rules! reference {
+    ($name:ident) => {
+        impl IntLanes for $name {
+            #[inline(always)]
+            unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
+                let packed = operands.quants;
+                // SAFETY: as the caller vouches.
+                let packed = unsafe { std::slice::from_raw_parts(packed, F::Quants::BYTES) };
+                let mut weights = [[0; SUB_BLOCK]; LANES];
+                for (lane, weights) in weights.iter_mut().enumerate() {
+                    *weights = F::Quants::unpack(packed, lane);
+                }
+                for t in 0..operands.rows {
+                    // SAFETY: the block has a row `t` of 32 bytes.
+                    let a: &[i8; SUB_BLOCK] =
+                        unsafe { &*operands.block.quants.add(t * SUB_BLOCK).cast() };
+                    let mut dots = [[0; LANES]; 2];
+                    for (lane, weights) in weights.iter().enumerate() {
+                        for k in 0..SUB_BLOCK {
+                            let weight = i32::from(weights[k]) - F::BIAS;
+                            dots[k / 16][lane] += weight * i32::from(a[k]);
+                        }
+                    }
+                    let [low, high] = dots;
+                    // SAFETY: `t` is below `rows`.
+                    unsafe {
+                        if F::Scales::HALVES {
+                            let (low, high) = (Self::from_i32(&low), Self::from_i32(&high));
+                            operands.add_halves::<F::Scales>(sums, t, low, high);
+                        } else {
+                            let mut whole = low;
+                            for (whole, high) in whole.iter_mut().zip(&high) {
+                                *whole += high;
+                            }
+                            operands.add::<F::Scales>(sums, t, Self::from_i32(&whole));
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+reference!(Scalar);
+reference!(SoftFma);
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::*;
+    use crate::lanes::{Avx2, Avx512};
+
+    impl IntLanes for Avx512 {
+        #[inline(always)]
+        unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let weights = F::Quants::unpack_avx512(operands.quants);
+                let mut t = 0;
+                while t + 4 <= operands.rows {
+                    dots_avx512::<F, 4>(operands, &weights, t, sums);
+                    t += 4;
+                }
+                while t < operands.rows {
+                    dots_avx512::<F, 1>(operands, &weights, t, sums);
+                    t += 1;
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn prefetch(address: *const u8) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+        }
+    }
+
+    /// Rows `first .. first + T` of the panel, their dependent instructions interleaved.
+    ///
+    /// # Safety
+    /// As for [`IntLanes::sub_block`]; the rows must exist.
+    #[inline(always)]
+    unsafe fn dots_avx512<F: Quantized, const T: usize>(
+        operands: &Operands<Avx512>,
+        weights: &[__m512i; 8],
+        first: usize,
+        sums: &mut Sums<Avx512>,
+    ) {
+        let planes = bias_planes::<F>();
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut low = [_mm512_setzero_si512(); T];
+            let mut high = low;
+            for t in 0..T {
+                low[t] = _mm512_set1_epi32(bias(operands.block, planes[0], first + t));
+                high[t] = _mm512_set1_epi32(bias(operands.block, planes[1], first + t));
+            }
+            for j in 0..4 {
+                for t in 0..T {
+                    let four = _mm512_set1_epi32(operands.block.four(first + t, j));
+                    low[t] = _mm512_dpbusd_epi32(low[t], weights[j], four);
+                }
+            }
+            if !F::Scales::HALVES {
+                high = low;
+            }
+            for j in 4..8 {
+                for t in 0..T {
+                    let four = _mm512_set1_epi32(operands.block.four(first + t, j));
+                    high[t] = _mm512_dpbusd_epi32(high[t], weights[j], four);
+                }
+            }
+            for t in 0..T {
+                let dot = Avx512(_mm512_cvtepi32_ps(high[t]));
+                if F::Scales::HALVES {
+                    let low = Avx512(_mm512_cvtepi32_ps(low[t]));
+                    operands.add_halves::<F::Scales>(sums, first + t, low, dot);
+                } else {
+                    operands.add::<F::Scales>(sums, first + t, dot);
+                }
+            }
+        }
+    }
+
+    /// Products of one vector of weights with four activations, summed in pairs.
+    ///
+    /// # Safety
+    /// The CPU must have AVX2, and so must the function this is inlined into.
+    #[inline(always)]
+    unsafe fn pairs<Q: Quants>(weights: __m256i, four: __m256i) -> __m256i {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if Q::EIGHT_BITS {
+                // Signed times signed: the sign moves to the activation, which is never −128.
+                let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN));
+                _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(four, signed))
+            } else {
+                _mm256_maddubs_epi16(weights, four)
+            }
+        }
+    }
+
+    impl IntLanes for Avx2 {
+        #[inline(always)]
+        unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let mut t = 0;
+                while t + 4 <= operands.rows {
+                    dots_avx2::<F, 4>(operands, t, sums);
+                    t += 4;
+                }
+                while t < operands.rows {
+                    dots_avx2::<F, 1>(operands, t, sums);
+                    t += 1;
+                }
+            }
+        }
+
+        #[inline(always)]
+        fn prefetch(address: *const u8) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
+        }
+    }
+
+    /// Rows `first .. first + T` of the panel.
+    ///
+    /// # Safety
+    /// As for [`IntLanes::sub_block`]; the rows must exist.
+    #[inline(always)]
+    unsafe fn dots_avx2<F: Quantized, const T: usize>(
+        operands: &Operands<Avx2>,
+        first: usize,
+        sums: &mut Sums<Avx2>,
+    ) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if F::Scales::HALVES {
+                let low = half_dots::<F, T>(operands, first, 0, 4);
+                let high = half_dots::<F, T>(operands, first, 4, 8);
+                for t in 0..T {
+                    operands.add_halves::<F::Scales>(sums, first + t, low[t], high[t]);
+                }
+            } else {
+                let dots = half_dots::<F, T>(operands, first, 0, 8);
+                for t in 0..T {
+                    operands.add::<F::Scales>(sums, first + t, dots[t]);
+                }
+            }
+        }
+    }
+
+    /// The dot products of vectors `first .. end`, converted.
+    ///
+    /// # Safety
+    /// As for [`IntLanes::sub_block`].
+    #[inline(always)]
+    unsafe fn half_dots<F: Quantized, const T: usize>(
+        operands: &Operands<Avx2>,
+        first_row: usize,
+        first: usize,
+        end: usize,
+    ) -> [Avx2; T] {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let ones = _mm256_set1_epi16(1);
+            let plane = if F::Quants::EIGHT_BITS {
+                None
+            } else {
+                bias_planes::<F>()[usize::from(first > 0)]
+            };
+            let mut wide = [[_mm256_setzero_si256(); 2]; T];
+            for (t, wide) in wide.iter_mut().enumerate() {
+                *wide = [_mm256_set1_epi32(bias(operands.block, plane, first_row + t)); 2];
+            }
+            let mut from = first;
+            while from < end {
+                let to = (from + F::Quants::PAIRS).min(end);
+                let mut narrow = [[_mm256_setzero_si256(); 2]; T];
+                for j in from..to {
+                    for half in 0..2 {
+                        let weights = F::Quants::unpack_avx2(operands.quants, j, half);
+                        for (t, narrow) in narrow.iter_mut().enumerate() {
+                            let four = _mm256_set1_epi32(operands.block.four(first_row + t, j));
+                            let products = pairs::<F::Quants>(weights, four);
+                            narrow[half] = _mm256_add_epi16(narrow[half], products);
+                        }
+                    }
+                }
+                for (wide, narrow) in wide.iter_mut().zip(&narrow) {
+                    for half in 0..2 {
+                        let sums = _mm256_madd_epi16(narrow[half], ones);
+                        wide[half] = _mm256_add_epi32(wide[half], sums);
+                    }
+                }
+                from = to;
+            }
+            let mut dots = [Avx2(_mm256_setzero_ps(), _mm256_setzero_ps()); T];
+            for (dot, wide) in dots.iter_mut().zip(&wide) {
+                *dot = Avx2(_mm256_cvtepi32_ps(wide[0]), _mm256_cvtepi32_ps(wide[1]));
+            }
+            dots
+        }
+    }
+}

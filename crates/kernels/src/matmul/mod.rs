@@ -1,0 +1,300 @@
+//! Products of packed weights with rows of activations.
+//!
+//! The order of arithmetic, for every format, instruction set, number of threads and number of rows:
+//!
+//! - Quantised formats, for each block of 32 columns, ascending: `acc = fma(f32(I), (d·sc)·dx, acc)` with
+//!   the exact integer dot product `I`, then for formats with a minimum `acc = fma(−(dmin·m), sx, acc)`
+//!   (`+m` for Q4_1 and Q5_1), where `dx` and `sx` are the activations' scale and scaled sum.
+//! - Floating-point formats: `acc = fma(w, x, acc)`, columns ascending.
+//!
+//! Each output starts from +0 and is computed by one thread, from its own row of weights and its own row of
+//! activations only.
+
+mod activations;
+mod dispatch;
+mod float;
+mod int_lanes;
+mod quantized;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::isa::Isa;
+use crate::lanes::{LANES, Lanes};
+use crate::packed::quants::GROUP;
+use crate::packed::{InputKind, PackedMatrix};
+use crate::pool::Pool;
+pub use activations::QuantizedRows;
+use dispatch::Twin;
+use float::FloatProduct;
+use quantized::PanelProduct;
+
+/// Rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub enum Input<'a> {
+    /// For F32, F16 and BF16 weights.
+    Float {
+        /// `rows` × columns, row by row.
+        x: &'a [f32],
+        /// How many rows.
+        rows: usize,
+    },
+    /// For quantised weights.
+    Quantized(&'a QuantizedRows),
+}
+
+/// One product of a call to [`matmul`].
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// The weights; their columns are those of the input.
+    pub weight: &'a PackedMatrix,
+    /// Rows of the input × rows of `weight`, row by row.
+    pub out: &'a mut [f32],
+}
+
+/// Multiplies one input with several matrices: `out[i][r] = Σ weight[r][k] · input[i][k]`.
+///
+/// All products share one fork and join of `pool`. The result depends on none of `isa`, the number of
+/// threads, the other products and the other rows.
+///
+/// # Panics
+/// When the CPU does not support `isa`, when a matrix needs the other kind of input, or when the sizes of
+/// input, weights and outputs do not agree.
+pub fn matmul(isa: Isa, pool: &Pool, input: Input<'_>, products: &mut [Product<'_>]) {
+    run(Twin::of(isa), pool, input, products);
+}
+
+/// [`matmul`] by the scalar reference compiled without hardware FMA.
+#[doc(hidden)]
+pub fn matmul_soft_fma(pool: &Pool, input: Input<'_>, products: &mut [Product<'_>]) {
+    run(Twin::SoftFma, pool, input, products);
+}
+
+/// Where the products of one matrix go: shared by the chunks of a job, which write to different places.
+#[derive(Clone, Copy)]
+struct Outputs {
+    start: *mut f32,
+    /// Rows of the weights, which is the length of a row of outputs.
+    cols: usize,
+}
+
+impl Outputs {
+    /// Writes sixteen outputs of input row `row` from column `col` on, as far as there are columns.
+    ///
+    /// # Safety
+    /// The row and column must exist and nobody else may write or read there. As for all values of `V`, the
+    /// function this is inlined into must have its instruction set.
+    #[inline(always)]
+    unsafe fn write<V: Lanes>(self, row: usize, col: usize, values: V) {
+        let len = (self.cols - col).min(LANES);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let dst = self.start.add(row * self.cols + col);
+            if len == LANES {
+                values.store(&mut *dst.cast());
+            } else {
+                values.store_part(std::slice::from_raw_parts_mut(dst, len));
+            }
+        }
+    }
+}
+
+/// The products as the chunks of one job see them.
+struct Shared<'a, 'b> {
+    products: *mut Product<'a>,
+    len: usize,
+    lifetime: PhantomData<&'b mut Product<'a>>,
+}
+
+// SAFETY: chunks read the weights and write to different outputs.
+unsafe impl Sync for Shared<'_, '_> {}
+
+impl Shared<'_, '_> {
+    fn get(&self, index: usize) -> (&PackedMatrix, Outputs) {
+        assert!(index < self.len);
+        // SAFETY: the index is in bounds, and only the pointer of the output is taken.
+        unsafe {
+            let product = self.products.add(index);
+            let start = (*(&raw mut (*product).out)).as_mut_ptr();
+            let weight = (*product).weight;
+            let cols = weight.rows();
+            (weight, Outputs { start, cols })
+        }
+    }
+}
+
+fn rows_and_cols(input: Input<'_>, products: &[Product<'_>]) -> (usize, Option<usize>) {
+    match input {
+        Input::Quantized(x) => (x.rows(), Some(x.cols())),
+        Input::Float { x, rows } => {
+            let cols = products.first().map(|p| p.weight.cols());
+            if let Some(cols) = cols {
+                assert_eq!(
+                    x.len(),
+                    rows * cols,
+                    "the input is not {rows} rows of {cols}"
+                );
+            }
+            (rows, cols)
+        }
+    }
+}
+
+fn run(twin: Twin, pool: &Pool, input: Input<'_>, products: &mut [Product<'_>]) {
+    let (rows, cols) = rows_and_cols(input, products);
+    let kind = match input {
+        Input::Float { .. } => InputKind::Float,
+        Input::Quantized(_) => InputKind::Quantized,
+    };
+    for product in &*products {
+        let weight = product.weight;
+        assert_eq!(
+            weight.input_kind(),
+            kind,
+            "{} weights",
+            weight.format().name()
+        );
+        assert_eq!(Some(weight.cols()), cols, "columns of weights and input");
+        assert_eq!(product.out.len(), rows * weight.rows(), "size of an output");
+    }
+    if rows == 0 {
+        return;
+    }
+    let plan = Plan::new(pool.threads(), rows, products);
+    let shared = Shared {
+        products: products.as_mut_ptr(),
+        len: products.len(),
+        lifetime: PhantomData,
+    };
+    let job = |chunk: usize, _worker: usize| {
+        let Some(work) = plan.chunk(chunk, &shared) else {
+            return;
+        };
+        let (weight, out) = shared.get(work.product);
+        match input {
+            Input::Quantized(x) => {
+                for index in share(x.panels(), work.part, plan.parts) {
+                    let panel = x.panel(index);
+                    let groups = work.groups.clone();
+                    dispatch::quantized(
+                        twin,
+                        &PanelProduct {
+                            weight,
+                            groups,
+                            panel,
+                            out,
+                        },
+                    );
+                }
+            }
+            Input::Float { x, rows } => dispatch::float(
+                twin,
+                &FloatProduct {
+                    weight,
+                    groups: work.groups,
+                    x,
+                    rows: share(rows, work.part, plan.parts),
+                    out,
+                },
+            ),
+        }
+    };
+    pool.run(plan.chunks, &job);
+}
+
+/// Part `part` of `parts` nearly equal ones of `0 .. len`.
+fn share(len: usize, part: usize, parts: usize) -> Range<usize> {
+    len * part / parts..len * (part + 1) / parts
+}
+
+/// How the work of one call is cut into chunks.
+struct Plan {
+    /// Nanoseconds that a chunk should take.
+    target: usize,
+    rows: usize,
+    /// Into how many parts the input's rows are split.
+    parts: usize,
+    chunks: usize,
+}
+
+/// What one chunk computes.
+struct Work {
+    product: usize,
+    groups: Range<usize>,
+    part: usize,
+}
+
+/// A chunk takes at least this long (in nanoseconds, by the estimate), where there is so much to do.
+const MIN_CHUNK: usize = 10_000;
+/// Chunks for each thread, where there is enough to do.
+const CHUNKS_PER_THREAD: usize = 16;
+/// Weights that a chunk reads for every panel must stay in the second-level cache.
+const MAX_CHUNK_BYTES: usize = 512 * 1024;
+
+/// The estimated nanoseconds for one group of a matrix: by memory bandwidth or by arithmetic.
+fn group_cost(weight: &PackedMatrix, rows: usize) -> usize {
+    let reading = weight.layout().bytes / 12;
+    let per_nanosecond = if weight.input_kind() == InputKind::Float {
+        40
+    } else {
+        160
+    };
+    let computing = rows * GROUP * weight.cols() / per_nanosecond;
+    reading.max(computing).max(1)
+}
+
+impl Plan {
+    fn new(threads: usize, rows: usize, products: &[Product<'_>]) -> Self {
+        let total: usize = products
+            .iter()
+            .map(|p| p.weight.groups() * group_cost(p.weight, rows))
+            .sum();
+        let target = (total / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK);
+        let mut plan = Self {
+            target,
+            rows,
+            parts: 1,
+            chunks: 0,
+        };
+        let pieces: usize = products.iter().map(|p| plan.pieces(p.weight)).sum();
+        let wanted = (total / MIN_CHUNK).min(threads * 4);
+        // Few groups and many rows of input: share out the rows too.
+        plan.parts = wanted.div_ceil(pieces.max(1)).clamp(1, rows);
+        if threads == 1 {
+            plan.parts = 1;
+        }
+        plan.chunks = pieces * plan.parts;
+        plan
+    }
+
+    /// Groups of one chunk.
+    fn step(&self, weight: &PackedMatrix) -> usize {
+        let by_time = self.target / group_cost(weight, self.rows);
+        let by_size = MAX_CHUNK_BYTES / weight.layout().bytes.max(1);
+        by_time.min(by_size).max(1)
+    }
+
+    /// Runs of groups into which a matrix is cut.
+    fn pieces(&self, weight: &PackedMatrix) -> usize {
+        weight.groups().div_ceil(self.step(weight))
+    }
+
+    fn chunk(&self, chunk: usize, shared: &Shared<'_, '_>) -> Option<Work> {
+        let (mut piece, part) = (chunk / self.parts, chunk % self.parts);
+        for product in 0..shared.len {
+            let (weight, _) = shared.get(product);
+            let pieces = self.pieces(weight);
+            if piece < pieces {
+                let step = self.step(weight);
+                let groups = piece * step..((piece + 1) * step).min(weight.groups());
+                return Some(Work {
+                    product,
+                    groups,
+                    part,
+                });
+            }
+            piece -= pieces;
+        }
+        None
+    }
+}
