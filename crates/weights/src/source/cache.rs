@@ -12,6 +12,8 @@ use std::{
     fs::{self, File, TryLockError},
     io,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use super::{SourceError, error::io_error, hash};
@@ -19,6 +21,9 @@ use crate::catalogue;
 
 /// The environment variable with the cache's folder.
 const CACHE_VARIABLE: &str = "PLAINCHANT_CACHE";
+
+/// How often another process's lock is looked at.
+const POLL: Duration = Duration::from_millis(100);
 
 /// How the name of a file that came from a package, not from the catalogue, begins.
 const PACKAGE_PREFIX: &str = "pypi-";
@@ -203,15 +208,19 @@ impl Cache {
         Ok(versions.max().map(|(_, path)| path))
     }
 
-    /// Waits until this process may fetch `file`; calls `waiting` once before, if it has to wait.
-    pub(super) fn lock(&self, file: &str, waiting: impl FnOnce()) -> Result<Lock, SourceError> {
-        if let Some(lock) = self.try_lock(file)? {
-            return Ok(lock);
+    /// Waits until this process may fetch `file`; meanwhile calls `waiting`, which may refuse to go on.
+    pub(super) fn lock(
+        &self,
+        file: &str,
+        waiting: &mut dyn FnMut() -> Result<(), SourceError>,
+    ) -> Result<Lock, SourceError> {
+        loop {
+            if let Some(lock) = self.try_lock(file)? {
+                return Ok(lock);
+            }
+            waiting()?;
+            thread::sleep(POLL);
         }
-        waiting();
-        let (path, lock) = self.open_lock(file)?;
-        lock.lock().map_err(io_error("lock", path))?;
-        Ok(Lock { file: Some(lock) })
     }
 
     /// The lock, unless another process has it.

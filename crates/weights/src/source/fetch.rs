@@ -85,10 +85,9 @@ pub(super) fn model(
         done: 0,
         total: Some(model.bytes),
     };
-    let lock = cache.lock(&model.file, || {
-        let _ = report.tell(FetchStage::Waiting);
-    })?;
+    let lock = cache.lock(&model.file, &mut || report.tell(FetchStage::Waiting))?;
     if there() {
+        report.update(model.bytes)?;
         return Ok(path);
     }
     let mut errors = Vec::new();
@@ -180,9 +179,7 @@ pub(super) fn package(
     };
     // One lock for all versions, since which one it will be isn't known before.
     let lock_name = format!("pypi-{name}");
-    let lock = cache.lock(&lock_name, || {
-        let _ = report.tell(FetchStage::Waiting);
-    })?;
+    let lock = cache.lock(&lock_name, &mut || report.tell(FetchStage::Waiting))?;
     if let Some(path) = cached()? {
         return Ok(path);
     }

