@@ -17,6 +17,8 @@ mod pretokenize;
 mod spec;
 mod special;
 mod spm;
+mod stop;
+pub mod template;
 mod tokenizer;
 mod unicode;
 
@@ -24,6 +26,8 @@ pub use detokenizer::{Detokenizer, DetokenizerOptions};
 pub use error::TokenizerError;
 pub use gguf::LoadError;
 pub use spec::TokenizerSpec;
+pub use stop::{StopError, StopOutput, StopStrings};
+pub use template::{ChatTemplate, RenderInput, TemplateError};
 pub use tokenizer::{EncodeOptions, LostCharacter, Tokenizer};
 
 /// The number of a token in its vocabulary.
