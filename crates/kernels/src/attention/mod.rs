@@ -34,6 +34,7 @@
 //! company a row is in change nothing. (The kernels start from `m = −∞`, `l = acc = +0` and treat the
 //! first block as a later one: `corr` is then +0 and the bits are the same.)
 
+mod merge;
 mod plan;
 mod scratch;
 mod task;
@@ -47,9 +48,8 @@ use crate::pages::{KvType, KvValue, PAGE_POSITIONS, PageId, PageStore};
 use crate::pool::Pool;
 use plan::{Heads, Plan};
 use scratch::Layout;
-use std::marker::PhantomData;
-use task::{MergeRow, RunTask, Shared};
-use tile::Scoring;
+use task::{Shared, Work};
+use tile::{Scoring, TILE_VECTORS};
 
 /// The number of positions after which the running maximum and sums begin afresh.
 pub const SPLIT_POSITIONS: usize = 1024;
@@ -196,10 +196,18 @@ enum Twin {
 
 impl Twin {
     #[inline]
-    fn run<K: LaneKernel<Output = ()>>(self, kernel: K) {
+    fn run<K: LaneKernel>(self, kernel: K) -> K::Output {
         match self {
             Self::Isa(isa) => dispatch(isa, kernel),
             Self::Soft => dispatch_soft(kernel),
+        }
+    }
+
+    /// The most query vectors in a register tile.
+    fn widest_tile(self) -> usize {
+        match self {
+            Self::Isa(Isa::Scalar) | Self::Soft => 1,
+            Self::Isa(_) => TILE_VECTORS,
         }
     }
 }
@@ -328,6 +336,7 @@ fn compute<T: KvValue>(
         Workers(scratch.workers.as_mut_ptr().cast()),
     );
     let shared = Shared {
+        twin,
         store: args.store,
         q: args.q,
         out: args.out.as_mut_ptr(),
@@ -346,13 +355,9 @@ fn compute<T: KvValue>(
         // SAFETY: `check` saw that there is memory for each of the pool's workers, and no two threads
         // have the same number at once.
         let memory = unsafe { memory.of(worker, worker_floats) };
-        twin.run(RunTask::<T> {
-            shared: &shared,
-            // Later rows see more: the longest tasks go first, so that none is left to the end.
-            task: plan.task(plan.tasks - 1 - chunk),
-            memory,
-            kv_type: PhantomData,
-        });
+        // Later rows see more: the longest tasks go first, so that none is left to the end.
+        let task = plan.task(plan.tasks - 1 - chunk);
+        Work::new(&shared, task, memory).run::<T>();
     });
     if plan.tiles.iter().all(|tile| tile.partials.is_none()) {
         return;
@@ -361,11 +366,8 @@ fn compute<T: KvValue>(
         let tile = plan.tiles[chunk];
         if tile.partials.is_some() {
             for row in tile.first_row..tile.first_row + tile.rows {
-                twin.run(MergeRow {
-                    shared: &shared,
-                    tile,
-                    row,
-                });
+                // SAFETY: all tasks are done, and the row is in this tile only.
+                unsafe { shared.merge_row(&tile, row) };
             }
         }
     });

@@ -1,16 +1,12 @@
 //! Memory that attention works in, allocated once.
 
 use super::plan::Tile;
-use super::tile::TILE_VECTORS;
 use super::{AttentionError, SPLIT_POSITIONS};
 use crate::lanes::LANES;
 use crate::pages::{KvShape, PAGE_POSITIONS, ZeroedBytes};
 
 /// The most query vectors (rows × heads) in one task.
 pub(super) const TASK_VECTORS: usize = 128;
-
-/// The most register tiles of a task.
-pub(super) const TASK_TILES: usize = TASK_VECTORS.div_ceil(TILE_VECTORS);
 
 /// Rows for which the splits of a long context can be shared out over threads.
 const SPLIT_ROWS: usize = 32;

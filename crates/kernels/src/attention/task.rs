@@ -1,12 +1,11 @@
 //! One task: some heads of some rows over all their positions, or over one split of them.
 
-use super::plan::Task;
-use super::scratch::{Layout, TASK_TILES, TASK_VECTORS, partial_floats};
-use super::tile::{
-    Block, Partial, Running, Scoring, TILE_VECTORS, Visible, Weights, finish, merge, visit_block,
-};
-use super::{RowRef, SPLIT_POSITIONS};
-use crate::lanes::{LANES, LaneKernel, Lanes};
+use super::merge::{Finish, Merge, Stats};
+use super::plan::{Task, Tile};
+use super::scratch::{Layout, TASK_VECTORS, partial_floats};
+use super::tile::{Block, Running, Scoring, Tiling, Visible, Visit, VisitBlock, Widen};
+use super::{RowRef, SPLIT_POSITIONS, Twin};
+use crate::lanes::LANES;
 use crate::pages::{KvType, KvValue, PAGE_POSITIONS, PageId, PageStore};
 
 /// Blocks to a split.
@@ -14,6 +13,7 @@ const SPLIT_BLOCKS: usize = SPLIT_POSITIONS / PAGE_POSITIONS;
 
 /// What all tasks of a call share.
 pub(super) struct Shared<'a> {
+    pub(super) twin: Twin,
     pub(super) store: &'a PageStore,
     pub(super) q: &'a [f32],
     /// `[rows][heads][value_dim]`
@@ -35,7 +35,6 @@ impl Shared<'_> {
     ///
     /// # Safety
     /// The row and head must exist, and no other slice of theirs be in use.
-    #[inline(always)]
     #[allow(clippy::mut_from_ref)] // the borrow is the call's, the parts are disjoint
     unsafe fn out(&self, row: usize, head: usize) -> &mut [f32] {
         let dim = self.store.shape().value_dim;
@@ -50,7 +49,6 @@ impl Shared<'_> {
     ///
     /// # Safety
     /// There must be room for the slot, and no other slice of it be in use.
-    #[inline(always)]
     #[allow(clippy::mut_from_ref)] // the borrow is the call's, the parts are disjoint
     unsafe fn partial(&self, slot: usize) -> (&mut [f32], &mut [f32]) {
         let floats = partial_floats(self.store.shape().value_dim);
@@ -59,322 +57,243 @@ impl Shared<'_> {
             unsafe { std::slice::from_raw_parts_mut(self.partials.add(slot * floats), floats) };
         all.split_at_mut(floats - LANES)
     }
-}
 
-/// Query vectors of a task in tiles of nearly equal widths, none above [`TILE_VECTORS`].
-#[derive(Clone, Copy)]
-struct Tiling {
-    vectors: usize,
-    tiles: usize,
-}
-
-impl Tiling {
-    fn new(vectors: usize) -> Self {
-        let tiles = vectors.div_ceil(TILE_VECTORS);
-        Self { vectors, tiles }
+    /// Merges the partial results of all heads of one row of a tile into its output.
+    ///
+    /// # Safety
+    /// The tile's tasks must be done, and the row be merged by this call only.
+    pub(super) unsafe fn merge_row(&self, tile: &Tile, row: usize) {
+        let splits = self.rows[row].splits();
+        if splits.len() < 2 {
+            return;
+        }
+        for head in 0..self.heads {
+            let slot = |split| tile.partial_slot(self.heads, row, head, split);
+            // SAFETY: the slot has room, and nobody else uses the row's.
+            let (acc, first) = unsafe { self.partial(slot(splits.start)) };
+            let mut stats = Stats {
+                m: first[0],
+                l: first[1],
+            };
+            for split in splits.start + 1..splits.end {
+                // SAFETY: as above; another split is another slot.
+                let (next_acc, next) = unsafe { self.partial(slot(split)) };
+                stats = self.twin.run(Merge {
+                    stats,
+                    acc,
+                    next: Stats {
+                        m: next[0],
+                        l: next[1],
+                    },
+                    next_acc,
+                });
+            }
+            self.twin.run(Finish {
+                l: stats.l,
+                acc,
+                // SAFETY: the row and head exist, and nobody else uses the row's.
+                out: unsafe { self.out(row, head) },
+            });
+        }
     }
-
-    /// The first query vector of a tile and their number.
-    #[inline(always)]
-    fn tile(self, tile: usize) -> (usize, usize) {
-        let (base, wider) = (self.vectors / self.tiles, self.vectors % self.tiles);
-        let start = tile * base + tile.min(wider);
-        (start, base + usize::from(tile < wider))
-    }
 }
 
-/// A worker's memory, divided for one task.
-struct Arena<'a> {
-    /// Per tile `[head_dim][width]`.
+/// A task at work, with its worker's memory divided for it.
+pub(super) struct Work<'a> {
+    shared: &'a Shared<'a>,
+    task: Task,
+    tiling: Tiling,
+    /// Queries, per register tile `[head_dim][width]`.
     q: &'a mut [f32],
     /// Sums of values of the present split, `[vector][value stride]`.
     acc: &'a mut [f32],
     /// Those of the splits before.
-    merged: &'a mut [f32],
+    merged_acc: &'a mut [f32],
     /// A block of K, widened.
     keys: &'a mut [f32],
     /// A block of V, widened.
     values: &'a mut [f32],
 }
 
-impl<'a> Arena<'a> {
-    #[inline(always)]
-    fn new(memory: &'a mut [f32], layout: &Layout) -> Self {
+impl<'a> Work<'a> {
+    /// Begins a task in a worker's own memory.
+    pub(super) fn new(shared: &'a Shared<'a>, task: Task, memory: &'a mut [f32]) -> Self {
+        let layout = &shared.layout;
         let (q, rest) = memory.split_at_mut(layout.q);
         let (acc, rest) = rest.split_at_mut(layout.acc);
-        let (merged, rest) = rest.split_at_mut(layout.merged);
+        let (merged_acc, rest) = rest.split_at_mut(layout.merged);
         let (keys, rest) = rest.split_at_mut(layout.keys);
-        let values = &mut rest[..layout.values];
+        let tiling = Tiling::new(task.tile.rows * task.heads.len(), shared.twin.widest_tile());
         Self {
+            shared,
+            task,
+            tiling,
             q,
             acc,
-            merged,
+            merged_acc,
             keys,
-            values,
+            values: &mut rest[..layout.values],
         }
     }
-}
 
-/// Runs one task over pages of type `T`.
-pub(super) struct RunTask<'a, T> {
-    pub(super) shared: &'a Shared<'a>,
-    pub(super) task: Task,
-    /// The worker's own memory.
-    pub(super) memory: &'a mut [f32],
-    pub(super) kv_type: std::marker::PhantomData<T>,
-}
-
-impl<T: KvValue> LaneKernel for RunTask<'_, T> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let (shared, task) = (self.shared, &self.task);
-        let mut arena = Arena::new(self.memory, &shared.layout);
-        let tiling = Tiling::new(task.tile.rows * task.heads.len());
-        gather_queries(shared, task, tiling, arena.q);
-        let mut weights = Weights([[0.0; PAGE_POSITIONS]; TILE_VECTORS]);
-        let mut merged = [(0.0, 0.0); TASK_VECTORS];
-        for split in task.splits.clone() {
-            let mut running = [Running::START; TASK_TILES];
-            let acc_len = tiling.vectors * shared.store.shape().value_stride();
-            arena.acc[..acc_len].fill(0.0);
-            let first = (split * SPLIT_BLOCKS).max(task.tile.first / PAGE_POSITIONS);
-            let end = ((split + 1) * SPLIT_BLOCKS).min(task.tile.end.div_ceil(PAGE_POSITIONS));
+    /// Runs the task over pages of type `T`.
+    pub(super) fn run<T: KvValue>(mut self) {
+        self.gather_queries();
+        let vectors = self.vectors();
+        let acc_len = vectors * self.shared.store.shape().value_stride();
+        let mut running = [Running::START; TASK_VECTORS];
+        let mut merged = [Stats { m: 0.0, l: 0.0 }; TASK_VECTORS];
+        for split in self.task.splits.clone() {
+            running[..self.tiling.tiles].fill(Running::START);
+            self.acc[..acc_len].fill(0.0);
+            let (seen_first, seen_end) = (self.task.tile.first, self.task.tile.end);
+            let first = (split * SPLIT_BLOCKS).max(seen_first / PAGE_POSITIONS);
+            let end = ((split + 1) * SPLIT_BLOCKS).min(seen_end.div_ceil(PAGE_POSITIONS));
             for block in first..end {
-                run_block::<V, T>(
-                    shared,
-                    task,
-                    tiling,
-                    block,
-                    &mut arena,
-                    &mut weights,
-                    &mut running,
-                );
+                self.visit_block::<T>(block, &mut running);
             }
-            end_split::<V>(
-                shared,
-                task,
-                tiling,
-                split,
-                &mut arena,
-                &running,
-                &mut merged,
-            );
+            self.end_split(split, &running, &mut merged);
         }
     }
-}
 
-/// Copies the task's queries into tiles, so that those of a tile lie side by side per dimension.
-#[inline(always)]
-fn gather_queries(shared: &Shared<'_>, task: &Task, tiling: Tiling, q: &mut [f32]) {
-    let dim = shared.store.shape().head_dim;
-    let heads = task.heads.len();
-    for tile in 0..tiling.tiles {
-        let (start, width) = tiling.tile(tile);
-        for within in 0..width {
-            let vector = start + within;
-            let row = task.tile.first_row + vector / heads;
-            let head = task.heads.start + vector % heads;
-            let source = &shared.q[(row * shared.heads + head) * dim..][..dim];
-            let places = q[start * dim + within..].iter_mut().step_by(width);
-            for (place, value) in places.zip(source) {
-                *place = *value;
-            }
-        }
+    /// The number of query vectors.
+    fn vectors(&self) -> usize {
+        self.task.tile.rows * self.task.heads.len()
     }
-}
 
-/// What a row sees of a block.
-#[inline(always)]
-fn visible(row: &RowRef, block: usize) -> Visible {
-    let start = block * PAGE_POSITIONS;
-    let (first, end) = (row.first as usize, row.end as usize);
-    let seen = Visible {
-        first: first.saturating_sub(start),
-        end: end.saturating_sub(start).min(PAGE_POSITIONS),
-    };
-    if seen.first < seen.end {
-        seen
-    } else {
-        Visible::NONE
+    /// The row and the head of a query vector.
+    fn row_and_head(&self, vector: usize) -> (usize, usize) {
+        let heads = self.task.heads.len();
+        let row = self.task.tile.first_row + vector / heads;
+        (row, self.task.heads.start + vector % heads)
     }
-}
 
-/// Takes all query vectors of the task over one block.
-#[inline(always)]
-fn run_block<V: Lanes, T: KvValue>(
-    shared: &Shared<'_>,
-    task: &Task,
-    tiling: Tiling,
-    block: usize,
-    arena: &mut Arena<'_>,
-    weights: &mut Weights,
-    running: &mut [Running; TASK_TILES],
-) {
-    let rows = &shared.rows[task.tile.first_row..][..task.tile.rows];
-    if rows.iter().all(|row| visible(row, block).end == 0) {
-        return;
-    }
-    let page = shared.page_tables[task.tile.table][block];
-    let kv = Block {
-        keys: shared.store.keys::<T>(page, task.kv_head),
-        values: shared.store.values::<T>(page, task.kv_head),
-        value_stride: shared.store.shape().value_stride(),
-    };
-    if T::TYPE == KvType::F32 || tiling.tiles == 1 {
-        let (q, acc) = (&*arena.q, &mut *arena.acc);
-        run_tiles::<V, T>(shared, task, tiling, block, kv, q, acc, weights, running);
-    } else {
-        // Used several times over, so widened once.
-        widen::<V, T>(kv.keys.as_flattened(), arena.keys);
-        widen::<V, T>(kv.values, arena.values);
-        let kv = Block::<f32> {
-            keys: arena.keys.as_chunks().0,
-            values: arena.values,
-            value_stride: kv.value_stride,
-        };
-        let (q, acc) = (&*arena.q, &mut *arena.acc);
-        run_tiles::<V, f32>(shared, task, tiling, block, kv, q, acc, weights, running);
-    }
-}
-
-#[inline(always)]
-fn widen<V: Lanes, T: KvValue>(from: &[T], to: &mut [f32]) {
-    let to = to.as_chunks_mut::<LANES>().0;
-    for (from, to) in from.as_chunks::<LANES>().0.iter().zip(to) {
-        T::load::<V>(from).store(to);
-    }
-}
-
-/// Takes each tile of query vectors over one block.
-#[inline(always)]
-#[allow(clippy::too_many_arguments)] // one level of a loop nest, split off for its length
-fn run_tiles<V: Lanes, T: KvValue>(
-    shared: &Shared<'_>,
-    task: &Task,
-    tiling: Tiling,
-    block: usize,
-    kv: Block<'_, T>,
-    q: &[f32],
-    acc: &mut [f32],
-    weights: &mut Weights,
-    running: &mut [Running; TASK_TILES],
-) {
-    let dim = shared.store.shape().head_dim;
-    let heads = task.heads.len();
-    for tile in 0..tiling.tiles {
-        let (start, width) = tiling.tile(tile);
-        let mut seen = [Visible::NONE; TILE_VECTORS];
-        for (within, seen) in seen.iter_mut().enumerate().take(width) {
-            let row = task.tile.first_row + (start + within) / heads;
-            *seen = visible(&shared.rows[row], block);
-        }
-        let q = &q[start * dim..][..width * dim];
-        let acc = &mut acc[start * kv.value_stride..][..width * kv.value_stride];
-        let running = &mut running[tile];
-        macro_rules! with_width {
-            ($($width:literal)*) => {
-                match width {
-                    $($width => {
-                        let q = q.as_chunks::<$width>().0;
-                        if let Some(seen) = seen.first_chunk::<$width>() {
-                            visit_block::<V, T, $width>(
-                                q, kv, seen, shared.scoring, weights, running, acc,
-                            );
-                        }
-                    })*
-                    _ => unreachable!("a tile has 1 to {TILE_VECTORS} query vectors"),
+    /// Copies the queries into tiles, so that those of a tile lie side by side per dimension.
+    fn gather_queries(&mut self) {
+        let dim = self.shared.store.shape().head_dim;
+        for tile in 0..self.tiling.tiles {
+            let (start, width) = self.tiling.tile(tile);
+            for within in 0..width {
+                let (row, head) = self.row_and_head(start + within);
+                let source = &self.shared.q[(row * self.shared.heads + head) * dim..][..dim];
+                let places = self.q[start * dim + within..].iter_mut().step_by(width);
+                for (place, value) in places.zip(source) {
+                    *place = *value;
                 }
-            };
-        }
-        with_width!(1 2 3 4 5 6);
-    }
-}
-
-/// Puts the split's results with those of the splits before, or where they can be merged later; a row's
-/// last split gives its output.
-#[inline(always)]
-fn end_split<V: Lanes>(
-    shared: &Shared<'_>,
-    task: &Task,
-    tiling: Tiling,
-    split: usize,
-    arena: &mut Arena<'_>,
-    running: &[Running; TASK_TILES],
-    merged: &mut [(f32, f32); TASK_VECTORS],
-) {
-    let stride = shared.store.shape().value_stride();
-    let heads = task.heads.len();
-    for tile in 0..tiling.tiles {
-        let (start, width) = tiling.tile(tile);
-        for within in 0..width {
-            let vector = start + within;
-            let row = task.tile.first_row + vector / heads;
-            let head = task.heads.start + vector % heads;
-            let splits = shared.rows[row].splits();
-            if !splits.contains(&split) {
-                continue;
-            }
-            let acc = &arena.acc[vector * stride..][..stride];
-            let (m, l) = (running[tile].m[within], running[tile].l[within]);
-            if task.tile.partials.is_some() && splits.len() > 1 {
-                let slot = task.tile.partial_slot(shared.heads, row, head, split);
-                // SAFETY: the slot belongs to this row, head and split, hence to this task.
-                let (sums, stats) = unsafe { shared.partial(slot) };
-                sums.copy_from_slice(acc);
-                stats[..2].copy_from_slice(&[m, l]);
-                continue;
-            }
-            let sums = &mut arena.merged[vector * stride..][..stride];
-            if split == splits.start {
-                sums.copy_from_slice(acc);
-                merged[vector] = (m, l);
-            } else {
-                merged[vector] = merge::<V>(merged[vector], sums, &Partial { m, l, acc });
-            }
-            if split + 1 == splits.end {
-                // SAFETY: the row and head are this task's.
-                finish::<V>(merged[vector].1, sums, unsafe { shared.out(row, head) });
             }
         }
     }
-}
 
-/// Merges the partial results of all heads of one row into its output.
-pub(super) struct MergeRow<'a> {
-    pub(super) shared: &'a Shared<'a>,
-    pub(super) tile: super::plan::Tile,
-    pub(super) row: usize,
-}
-
-impl LaneKernel for MergeRow<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let shared = self.shared;
-        let splits = shared.rows[self.row].splits();
-        if splits.len() < 2 {
+    /// Takes all query vectors over one block.
+    fn visit_block<T: KvValue>(&mut self, block: usize, running: &mut [Running; TASK_VECTORS]) {
+        let (shared, task) = (self.shared, &self.task);
+        let heads = task.heads.len();
+        let rows = &shared.rows[task.tile.first_row..][..task.tile.rows];
+        let mut seen = [Visible::NONE; TASK_VECTORS];
+        let mut any = false;
+        for (row, seen) in rows.iter().zip(seen.chunks_mut(heads)) {
+            let visible = Visible::of(row, block);
+            any |= !visible.is_empty();
+            seen.fill(visible);
+        }
+        // The page of a block that nobody sees may be gone.
+        if !any {
             return;
         }
-        for head in 0..shared.heads {
-            let slot = |split| self.tile.partial_slot(shared.heads, self.row, head, split);
-            // SAFETY: the tasks are done, and this row is merged by this call only.
-            let (sums, stats) = unsafe { shared.partial(slot(splits.start)) };
-            let mut merged = (stats[0], stats[1]);
-            for split in splits.start + 1..splits.end {
-                // SAFETY: as above; another split is another slot.
-                let (acc, stats) = unsafe { shared.partial(slot(split)) };
-                let next = Partial {
-                    m: stats[0],
-                    l: stats[1],
-                    acc,
+        let page = shared.page_tables[task.tile.table][block];
+        let kv = Block {
+            keys: shared.store.keys::<T>(page, task.kv_head),
+            values: shared.store.values::<T>(page, task.kv_head),
+            value_stride: shared.store.shape().value_stride(),
+        };
+        let visit = Visit {
+            tiling: self.tiling,
+            q: self.q,
+            visible: &seen,
+            scoring: shared.scoring,
+            running,
+            acc: self.acc,
+        };
+        if T::TYPE == KvType::F32 || self.tiling.tiles == 1 {
+            shared.twin.run(VisitBlock { visit, block: kv });
+            return;
+        }
+        // It is used several times over, so it is widened once.
+        shared.twin.run(Widen {
+            from: kv.keys.as_flattened(),
+            to: self.keys,
+        });
+        shared.twin.run(Widen {
+            from: kv.values,
+            to: self.values,
+        });
+        shared.twin.run(VisitBlock {
+            visit,
+            block: Block::<f32> {
+                keys: self.keys.as_chunks().0,
+                values: self.values,
+                value_stride: kv.value_stride,
+            },
+        });
+    }
+
+    /// Puts the split's results with those of the splits before, or where they can be merged later; a
+    /// row's last split gives its output.
+    fn end_split(
+        &mut self,
+        split: usize,
+        running: &[Running; TASK_VECTORS],
+        merged: &mut [Stats; TASK_VECTORS],
+    ) {
+        for tile in 0..self.tiling.tiles {
+            let (start, width) = self.tiling.tile(tile);
+            for within in 0..width {
+                let next = Stats {
+                    m: running[tile].m[within],
+                    l: running[tile].l[within],
                 };
-                merged = merge::<V>(merged, sums, &next);
+                let vector = start + within;
+                self.end_split_of(split, vector, next, &mut merged[vector]);
             }
-            // SAFETY: as above.
-            finish::<V>(merged.1, sums, unsafe { shared.out(self.row, head) });
+        }
+    }
+
+    fn end_split_of(&mut self, split: usize, vector: usize, next: Stats, merged: &mut Stats) {
+        let shared = self.shared;
+        let stride = shared.store.shape().value_stride();
+        let (row, head) = self.row_and_head(vector);
+        let splits = shared.rows[row].splits();
+        if !splits.contains(&split) {
+            return;
+        }
+        let next_acc = &self.acc[vector * stride..][..stride];
+        if self.task.tile.partials.is_some() && splits.len() > 1 {
+            let slot = self.task.tile.partial_slot(shared.heads, row, head, split);
+            // SAFETY: the slot is that of this row, head and split, hence this task's alone.
+            let (acc, stats) = unsafe { shared.partial(slot) };
+            acc.copy_from_slice(next_acc);
+            stats[..2].copy_from_slice(&[next.m, next.l]);
+            return;
+        }
+        let acc = &mut self.merged_acc[vector * stride..][..stride];
+        if split == splits.start {
+            acc.copy_from_slice(next_acc);
+            *merged = next;
+        } else {
+            *merged = shared.twin.run(Merge {
+                stats: *merged,
+                acc,
+                next,
+                next_acc,
+            });
+        }
+        if split + 1 == splits.end {
+            shared.twin.run(Finish {
+                l: merged.l,
+                acc,
+                // SAFETY: the row and head are this task's alone.
+                out: unsafe { shared.out(row, head) },
+            });
         }
     }
 }

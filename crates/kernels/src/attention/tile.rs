@@ -1,6 +1,7 @@
-//! A few query vectors against one block of 64 positions, in registers.
+//! Query vectors against one block of 64 positions: a few of them at a time, in registers.
 
-use crate::lanes::{LANES, Lanes};
+use super::RowRef;
+use crate::lanes::{LANES, LaneKernel, Lanes};
 use crate::math::{exp_softmax, tanh};
 use crate::pages::{KvValue, PAGE_POSITIONS};
 
@@ -26,7 +27,7 @@ impl Running {
 }
 
 /// The positions of a block that a query vector sees, as lanes `first..end` (none: `first >= end`).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Visible {
     pub(super) first: usize,
     pub(super) end: usize,
@@ -35,7 +36,18 @@ pub(super) struct Visible {
 impl Visible {
     pub(super) const NONE: Self = Self { first: 0, end: 0 };
 
-    fn is_empty(self) -> bool {
+    /// What a row sees of a block.
+    pub(super) fn of(row: &RowRef, block: usize) -> Self {
+        let start = block * PAGE_POSITIONS;
+        let (first, end) = (row.first as usize, row.end as usize);
+        let seen = Self {
+            first: first.saturating_sub(start),
+            end: end.saturating_sub(start).min(PAGE_POSITIONS),
+        };
+        if seen.is_empty() { Self::NONE } else { seen }
+    }
+
+    pub(super) fn is_empty(self) -> bool {
         self.first >= self.end
     }
 
@@ -78,36 +90,130 @@ const fn is_one_register<V: Lanes>() -> bool {
     align_of::<V>() == size_of::<[f32; LANES]>()
 }
 
-/// Takes `W` query vectors over one block: `q` is `[head_dim][W]`, `acc` is `[W][value stride]`.
-#[inline(always)]
-pub(super) fn visit_block<V: Lanes, T: KvValue, const W: usize>(
-    q: &[[f32; W]],
-    block: Block<'_, T>,
-    visible: &[Visible; W],
-    scoring: Scoring,
-    weights: &mut Weights,
-    running: &mut Running,
-    acc: &mut [f32],
-) {
-    if is_one_register::<V>() {
-        scores::<V, T, W, BLOCK_LANES>(q, block.keys, scoring.scale, weights);
-    } else {
-        scores::<V, T, W, 1>(q, block.keys, scoring.scale, weights);
+/// Whether the lanes are an array: then a tile is one query vector, a wider one being only more code.
+const fn is_array<V: Lanes>() -> bool {
+    align_of::<V>() == align_of::<f32>()
+}
+
+/// Query vectors in tiles of nearly equal widths.
+#[derive(Clone, Copy)]
+pub(super) struct Tiling {
+    vectors: usize,
+    pub(super) tiles: usize,
+}
+
+impl Tiling {
+    /// Tiles of at most `widest` vectors, which is 1 for the instruction sets without lanes and at most
+    /// [`TILE_VECTORS`] for the others.
+    pub(super) fn new(vectors: usize, widest: usize) -> Self {
+        let tiles = vectors.div_ceil(widest);
+        Self { vectors, tiles }
     }
-    if let Some(cap) = scoring.softcap {
-        soften::<V, W>(cap, weights);
+
+    /// The first query vector of a tile and their number.
+    #[inline(always)]
+    pub(super) fn tile(self, tile: usize) -> (usize, usize) {
+        let (base, wider) = (self.vectors / self.tiles, self.vectors % self.tiles);
+        let start = tile * base + tile.min(wider);
+        (start, base + usize::from(tile < wider))
     }
-    let corr = softmax::<V, W>(visible, weights, running);
-    let mut dim = 0;
-    if is_one_register::<V>() {
-        while dim + BLOCK_LANES * LANES <= block.value_stride {
-            add_values::<V, T, W, BLOCK_LANES>(block, dim, visible, weights, &corr, acc);
-            dim += BLOCK_LANES * LANES;
+}
+
+/// Query vectors, and how far they have come.
+pub(super) struct Visit<'a> {
+    pub(super) tiling: Tiling,
+    /// Per tile `[head_dim][width]`.
+    pub(super) q: &'a [f32],
+    /// Per query vector.
+    pub(super) visible: &'a [Visible],
+    pub(super) scoring: Scoring,
+    /// Per tile.
+    pub(super) running: &'a mut [Running],
+    /// `[vector][value stride]`
+    pub(super) acc: &'a mut [f32],
+}
+
+/// Takes query vectors, tile by tile, over one block.
+pub(super) struct VisitBlock<'a, T> {
+    pub(super) visit: Visit<'a>,
+    pub(super) block: Block<'a, T>,
+}
+
+impl<T: KvValue> LaneKernel for VisitBlock<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(mut self) {
+        let mut weights = Weights([[0.0; PAGE_POSITIONS]; TILE_VECTORS]);
+        for tile in 0..self.visit.tiling.tiles {
+            let (_, width) = self.visit.tiling.tile(tile);
+            if const { is_array::<V>() } {
+                self.visit::<V, 1>(tile, &mut weights);
+                continue;
+            }
+            match width {
+                1 => self.visit::<V, 1>(tile, &mut weights),
+                2 => self.visit::<V, 2>(tile, &mut weights),
+                3 => self.visit::<V, 3>(tile, &mut weights),
+                4 => self.visit::<V, 4>(tile, &mut weights),
+                5 => self.visit::<V, 5>(tile, &mut weights),
+                _ => self.visit::<V, TILE_VECTORS>(tile, &mut weights),
+            }
         }
     }
-    while dim < block.value_stride {
-        add_values::<V, T, W, 1>(block, dim, visible, weights, &corr, acc);
-        dim += LANES;
+}
+
+impl<T: KvValue> VisitBlock<'_, T> {
+    /// Takes a tile of `W` query vectors over the block.
+    #[inline(always)]
+    fn visit<V: Lanes, const W: usize>(&mut self, tile: usize, weights: &mut Weights) {
+        let (visit, block) = (&mut self.visit, self.block);
+        let (start, _) = visit.tiling.tile(tile);
+        let (dim, stride) = (block.keys.len(), block.value_stride);
+        let (q, _) = visit.q[start * dim..][..W * dim].as_chunks::<W>();
+        let acc = &mut visit.acc[start * stride..][..W * stride];
+        let mut visible = [Visible::NONE; W];
+        visible.copy_from_slice(&visit.visible[start..start + W]);
+
+        let scale = visit.scoring.scale;
+        if is_one_register::<V>() {
+            scores::<V, T, W, BLOCK_LANES>(q, block.keys, scale, weights);
+        } else {
+            scores::<V, T, W, 1>(q, block.keys, scale, weights);
+        }
+        if let Some(cap) = visit.scoring.softcap {
+            soften::<V, W>(cap, weights);
+        }
+        let corr = softmax::<V, W>(&visible, weights, &mut visit.running[tile]);
+        let mut dim = 0;
+        if is_one_register::<V>() {
+            while dim + BLOCK_LANES * LANES <= block.value_stride {
+                add_values::<V, T, W, BLOCK_LANES>(block, dim, &visible, weights, &corr, acc);
+                dim += BLOCK_LANES * LANES;
+            }
+        }
+        while dim < block.value_stride {
+            add_values::<V, T, W, 1>(block, dim, &visible, weights, &corr, acc);
+            dim += LANES;
+        }
+    }
+}
+
+/// Widens a block of K or V that is used several times over.
+pub(super) struct Widen<'a, T> {
+    pub(super) from: &'a [T],
+    pub(super) to: &'a mut [f32],
+}
+
+impl<T: KvValue> LaneKernel for Widen<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let to = self.to.as_chunks_mut::<LANES>().0;
+        for (from, to) in self.from.as_chunks::<LANES>().0.iter().zip(to) {
+            T::load::<V>(from).store(to);
+        }
     }
 }
 
@@ -214,15 +320,22 @@ fn softmax<V: Lanes, const W: usize>(
     corr.to_array()
 }
 
-/// The lanes that all see, or `None` where there are none such, or one that sees nothing at all.
+/// The positions that all see; none where one sees nothing at all.
 #[inline(always)]
-fn seen_by_all<const W: usize>(visible: &[Visible; W]) -> Option<Visible> {
+fn seen_by_all<const W: usize>(visible: &[Visible; W]) -> Visible {
     let mut common = visible[0];
     for one in visible {
         common.first = common.first.max(one.first);
         common.end = common.end.min(one.end);
     }
-    (!common.is_empty()).then_some(common)
+    if common.is_empty() {
+        // At the end of the block, so that all that anyone sees is before it.
+        common = Visible {
+            first: PAGE_POSITIONS,
+            end: PAGE_POSITIONS,
+        };
+    }
+    common
 }
 
 /// `acc * corr`, then `fma(weight, value, acc)` for each visible position, ascending, for the `16 * N`
@@ -237,6 +350,45 @@ fn add_values<V: Lanes, T: KvValue, const W: usize, const N: usize>(
     acc: &mut [f32],
 ) {
     let stride = block.value_stride;
+    let common = seen_by_all(visible);
+    if visible.iter().all(|one| *one == common) {
+        add_common::<V, T, W, N>(block, dim, common, &weights.0, corr, acc);
+        return;
+    }
+    // What only some see is added one query vector after the other, before and after what all see.
+    for w in 0..W {
+        let before = Visible {
+            first: visible[w].first,
+            end: visible[w].end.min(common.first),
+        };
+        let (weights, acc) = (&weights.0[w..], &mut acc[w * stride..]);
+        add_common::<V, T, 1, N>(block, dim, before, weights, &[corr[w]; LANES], acc);
+    }
+    // A product with 1 changes nothing.
+    add_common::<V, T, W, N>(block, dim, common, &weights.0, &[1.0; LANES], acc);
+    for w in 0..W {
+        let after = Visible {
+            first: visible[w].first.max(common.end),
+            end: visible[w].end,
+        };
+        let (weights, acc) = (&weights.0[w..], &mut acc[w * stride..]);
+        add_common::<V, T, 1, N>(block, dim, after, weights, &[1.0; LANES], acc);
+    }
+}
+
+/// [`add_values`] for the first `W` of `weights`, that all see the same positions.
+#[inline(always)]
+fn add_common<V: Lanes, T: KvValue, const W: usize, const N: usize>(
+    block: Block<'_, T>,
+    dim: usize,
+    seen: Visible,
+    weights: &[[f32; PAGE_POSITIONS]],
+    corr: &[f32; LANES],
+    acc: &mut [f32],
+) {
+    let stride = block.value_stride;
+    // Asked once here, so that the loop need not.
+    assert!(dim + N * LANES <= stride && W <= weights.len());
     let mut sums = [[V::splat(0.0); N]; W];
     for w in 0..W {
         let row = acc[w * stride + dim..][..N * LANES].as_chunks::<LANES>().0;
@@ -244,47 +396,21 @@ fn add_values<V: Lanes, T: KvValue, const W: usize, const N: usize>(
             sums[w][n] = V::load(&row[n]).mul(V::splat(corr[w]));
         }
     }
-    let mut hull = Visible {
-        first: PAGE_POSITIONS,
-        end: 0,
-    };
-    for one in visible {
-        if !one.is_empty() {
-            hull.first = hull.first.min(one.first);
-            hull.end = hull.end.max(one.end);
+    let positions = seen.first..seen.end.max(seen.first);
+    let rows = &block.values[positions.start * stride..positions.end * stride];
+    for (at, row) in positions.zip(rows.chunks_exact(stride)) {
+        let row = row[dim..][..N * LANES].as_chunks::<LANES>().0;
+        let mut wide = [V::splat(0.0); N];
+        for n in 0..N {
+            wide[n] = T::load(&row[n]);
         }
-    }
-    // Where all see the same, as nearly always, nothing is asked per position.
-    let common = seen_by_all(visible).unwrap_or(Visible {
-        first: hull.end,
-        end: hull.end,
-    });
-    add_seen(
-        block,
-        dim,
-        hull.first..common.first,
-        visible,
-        weights,
-        &mut sums,
-    );
-    let rows = block.values.chunks_exact(stride);
-    for (at, row) in rows.enumerate().take(common.end).skip(common.first) {
-        let wide = load_row::<V, T, N>(row, dim);
         for w in 0..W {
-            let weight = V::splat(weights.0[w][at % PAGE_POSITIONS]);
+            let weight = V::splat(weights[w][at % PAGE_POSITIONS]);
             for n in 0..N {
                 sums[w][n] = weight.fma(wide[n], sums[w][n]);
             }
         }
     }
-    add_seen(
-        block,
-        dim,
-        common.end..hull.end,
-        visible,
-        weights,
-        &mut sums,
-    );
     for w in 0..W {
         let row = acc[w * stride + dim..][..N * LANES]
             .as_chunks_mut::<LANES>()
@@ -292,78 +418,5 @@ fn add_values<V: Lanes, T: KvValue, const W: usize, const N: usize>(
         for n in 0..N {
             sums[w][n].store(&mut row[n]);
         }
-    }
-}
-
-/// Positions that some of the query vectors see and others don't.
-#[inline(always)]
-fn add_seen<V: Lanes, T: KvValue, const W: usize, const N: usize>(
-    block: Block<'_, T>,
-    dim: usize,
-    positions: std::ops::Range<usize>,
-    visible: &[Visible; W],
-    weights: &Weights,
-    sums: &mut [[V; N]; W],
-) {
-    for at in positions {
-        let row = &block.values[at * block.value_stride..][..block.value_stride];
-        let wide = load_row::<V, T, N>(row, dim);
-        for w in 0..W {
-            if visible[w].first <= at && at < visible[w].end {
-                let weight = V::splat(weights.0[w][at]);
-                for n in 0..N {
-                    sums[w][n] = weight.fma(wide[n], sums[w][n]);
-                }
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn load_row<V: Lanes, T: KvValue, const N: usize>(row: &[T], dim: usize) -> [V; N] {
-    let row = row[dim..][..N * LANES].as_chunks::<LANES>().0;
-    let mut wide = [V::splat(0.0); N];
-    for n in 0..N {
-        wide[n] = T::load(&row[n]);
-    }
-    wide
-}
-
-/// A softmax over part of the positions: the maximum, the sum of weights, and the sum of weighted
-/// values (`value stride` of them).
-pub(super) struct Partial<'a> {
-    pub(super) m: f32,
-    pub(super) l: f32,
-    pub(super) acc: &'a [f32],
-}
-
-/// Adds `next` to what the earlier splits gave: `acc`, and `(m, l)` which is returned.
-#[inline(always)]
-pub(super) fn merge<V: Lanes>(
-    (m, l): (f32, f32),
-    acc: &mut [f32],
-    next: &Partial<'_>,
-) -> (f32, f32) {
-    let (old_m, next_m) = (V::splat(m), V::splat(next.m));
-    let m = old_m.max(next_m);
-    let corr = exp_softmax(old_m.sub(m));
-    let next_corr = exp_softmax(next_m.sub(m));
-    let l = V::splat(l).fma(corr, V::splat(next.l).mul(next_corr));
-    let next_rows = next.acc.as_chunks::<LANES>().0;
-    for (sum, next) in acc.as_chunks_mut::<LANES>().0.iter_mut().zip(next_rows) {
-        V::load(sum)
-            .fma(corr, V::load(next).mul(next_corr))
-            .store(sum);
-    }
-    (m.to_array()[0], l.to_array()[0])
-}
-
-/// `acc / l`, for as many dimensions as `out` has.
-#[inline(always)]
-pub(super) fn finish<V: Lanes>(l: f32, acc: &[f32], out: &mut [f32]) {
-    let l = V::splat(l);
-    let rows = acc.as_chunks::<LANES>().0;
-    for (sum, out) in rows.iter().zip(out.chunks_mut(LANES)) {
-        V::load(sum).div(l).store_part(out);
     }
 }
