@@ -1,16 +1,15 @@
 //! The gates of gated feed-forward networks.
 
 use crate::isa::Isa;
-use crate::lanes::{LaneKernel, Lanes, dispatch};
-use crate::math::{GeluTanh, Silu, Unary};
-use crate::reduce::zip_in_place;
+use crate::lanes::{Lanes, dispatch};
+use crate::math::{Binary, GeluTanh, Silu, Unary, Zip};
 
 /// `gate[i] = silu(gate[i]) · up[i]` (SwiGLU).
 ///
 /// # Panics
 /// When the lengths differ.
 pub fn silu_gate(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    gate_by::<Silu>(isa, gate, up);
+    gate_by(isa, Silu, gate, up);
 }
 
 /// `gate[i] = gelu_tanh(gate[i]) · up[i]` (GeGLU with the tanh approximation).
@@ -18,36 +17,30 @@ pub fn silu_gate(isa: Isa, gate: &mut [f32], up: &[f32]) {
 /// # Panics
 /// When the lengths differ.
 pub fn gelu_tanh_gate(isa: Isa, gate: &mut [f32], up: &[f32]) {
-    gate_by::<GeluTanh>(isa, gate, up);
+    gate_by(isa, GeluTanh, gate, up);
 }
 
-fn gate_by<F: Unary>(isa: Isa, gate: &mut [f32], up: &[f32]) {
+fn gate_by<F: Unary>(isa: Isa, activation: F, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up differ in length");
-    dispatch(isa, Gate::<F>::new(gate, up));
+    let function = Gate(activation);
+    dispatch(
+        isa,
+        Zip {
+            function,
+            x: gate,
+            y: up,
+        },
+    );
 }
 
-struct Gate<'a, F> {
-    gate: &'a mut [f32],
-    up: &'a [f32],
-    activation: std::marker::PhantomData<F>,
-}
+/// The product of the activated first and the second.
+#[derive(Clone, Copy)]
+struct Gate<F>(F);
 
-impl<'a, F> Gate<'a, F> {
-    fn new(gate: &'a mut [f32], up: &'a [f32]) -> Self {
-        Self {
-            gate,
-            up,
-            activation: std::marker::PhantomData,
-        }
-    }
-}
-
-impl<F: Unary> LaneKernel for Gate<'_, F> {
-    type Output = ();
-
+impl<F: Unary> Binary for Gate<F> {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
-        zip_in_place::<V>(self.gate, self.up, |gate, up| F::apply(gate).mul(up));
+    fn apply<V: Lanes>(self, gate: V, up: V) -> V {
+        self.0.apply(gate).mul(up)
     }
 }
 

@@ -148,9 +148,12 @@ pub fn gelu_tanh<V: Lanes>(x: V) -> V {
 }
 
 /// A function of one variable over [`Lanes`], so that it can be handed to [`map`].
-pub trait Unary {
+///
+/// A trait and not a closure, because only a function can be forced inline; one that is not inlined into
+/// the kernel is compiled without its target features, and is a hundred times slower.
+pub trait Unary: Copy {
     /// The function; must be `#[inline(always)]`.
-    fn apply<V: Lanes>(x: V) -> V;
+    fn apply<V: Lanes>(self, x: V) -> V;
 }
 
 macro_rules! unary {
@@ -161,7 +164,7 @@ macro_rules! unary {
 
         impl Unary for $name {
             #[inline(always)]
-            fn apply<V: Lanes>(x: V) -> V {
+            fn apply<V: Lanes>(self, x: V) -> V {
                 $function(x)
             }
         }
@@ -169,7 +172,7 @@ macro_rules! unary {
         /// Applies the function to each element, in place:
         $(#[$doc])*
         pub fn $slice(isa: Isa, x: &mut [f32]) {
-            map::<$name>(isa, x);
+            map(isa, $name, x);
         }
     )*};
 }
@@ -189,18 +192,14 @@ unary! {
     GeluTanh, gelu_tanh_in_place, gelu_tanh;
 }
 
-struct Map<'a, F> {
-    x: &'a mut [f32],
-    function: std::marker::PhantomData<F>,
+/// `x[i] = function(x[i])`.
+pub fn map<F: Unary>(isa: Isa, function: F, x: &mut [f32]) {
+    dispatch(isa, Map { function, x });
 }
 
-impl<'a, F> Map<'a, F> {
-    fn new(x: &'a mut [f32]) -> Self {
-        Self {
-            x,
-            function: std::marker::PhantomData,
-        }
-    }
+pub(crate) struct Map<'a, F> {
+    pub(crate) function: F,
+    pub(crate) x: &'a mut [f32],
 }
 
 impl<F: Unary> LaneKernel for Map<'_, F> {
@@ -208,25 +207,46 @@ impl<F: Unary> LaneKernel for Map<'_, F> {
 
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        map_lanes::<V>(self.x, F::apply::<V>);
+        let (whole, tail) = self.x.as_chunks_mut::<LANES>();
+        for x in whole {
+            self.function.apply(V::load(x)).store(x);
+        }
+        if !tail.is_empty() {
+            self.function
+                .apply(V::load_part(tail, 0.0))
+                .store_part(tail);
+        }
     }
 }
 
-/// `x[i] = f(x[i])`.
-#[inline(always)]
-pub(crate) fn map_lanes<V: Lanes>(x: &mut [f32], f: impl Fn(V) -> V) {
-    let (whole, tail) = x.as_chunks_mut::<LANES>();
-    for x in whole {
-        f(V::load(x)).store(x);
-    }
-    if !tail.is_empty() {
-        f(V::load_part(tail, 0.0)).store_part(tail);
-    }
+/// A function of two variables over [`Lanes`], for [`Zip`].
+pub(crate) trait Binary: Copy {
+    /// The function; must be `#[inline(always)]`.
+    fn apply<V: Lanes>(self, x: V, y: V) -> V;
 }
 
-/// Replaces each element by the function's value there.
-pub fn map<F: Unary>(isa: Isa, x: &mut [f32]) {
-    dispatch(isa, Map::<F>::new(x));
+/// `x[i] = function(x[i], y[i])`; both have the same length.
+pub(crate) struct Zip<'a, F> {
+    pub(crate) function: F,
+    pub(crate) x: &'a mut [f32],
+    pub(crate) y: &'a [f32],
+}
+
+impl<F: Binary> LaneKernel for Zip<'_, F> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Lanes>(self) {
+        let (x_whole, x_tail) = self.x.as_chunks_mut::<LANES>();
+        let (y_whole, y_tail) = self.y.as_chunks::<LANES>();
+        for (x, y) in x_whole.iter_mut().zip(y_whole) {
+            self.function.apply(V::load(x), V::load(y)).store(x);
+        }
+        if !x_tail.is_empty() {
+            let (x, y) = (V::load_part(x_tail, 0.0), V::load_part(y_tail, 0.0));
+            self.function.apply(x, y).store_part(x_tail);
+        }
+    }
 }
 
 #[cfg(test)]

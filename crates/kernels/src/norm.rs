@@ -2,7 +2,8 @@
 
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
-use crate::reduce::{SumOfSquares, zip_in_place};
+use crate::math::{Binary, Zip};
+use crate::reduce::SumOfSquares;
 
 /// `out[i] = (x[i] · s) · weight[i]` with `s = 1 / √(Σx² / n + eps)`, every operation rounded once and the
 /// sum as in [`crate::reduce::sum_of_squares`].
@@ -54,7 +55,12 @@ impl LaneKernel for RmsNorm<'_> {
     fn run<V: Lanes>(self) {
         let factor = factor::<V>(self.x, self.eps);
         self.out.copy_from_slice(self.x);
-        zip_in_place::<V>(self.out, self.weight, |x, w| x.mul(factor).mul(w));
+        Zip {
+            function: Weighted { factor },
+            x: self.out,
+            y: self.weight,
+        }
+        .run::<V>();
     }
 }
 
@@ -71,17 +77,35 @@ impl LaneKernel for RmsNormInPlace<'_> {
     fn run<V: Lanes>(self) {
         for row in self.rows.chunks_exact_mut(self.weight.len().max(1)) {
             let factor = factor::<V>(row, self.eps);
-            zip_in_place::<V>(row, self.weight, |x, w| x.mul(factor).mul(w));
+            Zip {
+                function: Weighted { factor },
+                x: row,
+                y: self.weight,
+            }
+            .run::<V>();
         }
     }
 }
 
-/// `1 / √(Σx² / n + eps)` in every lane.
+/// `(x · factor) · weight`.
+#[derive(Clone, Copy)]
+struct Weighted {
+    factor: f32,
+}
+
+impl Binary for Weighted {
+    #[inline(always)]
+    fn apply<V: Lanes>(self, x: V, weight: V) -> V {
+        x.mul(V::splat(self.factor)).mul(weight)
+    }
+}
+
+/// `1 / √(Σx² / n + eps)`.
 #[inline(always)]
-fn factor<V: Lanes>(x: &[f32], eps: f32) -> V {
-    let sum = V::splat(SumOfSquares { x }.run::<V>());
-    let mean = sum.div(V::splat(x.len() as f32));
-    V::splat(1.0).div(V::sqrt(mean.add(V::splat(eps))))
+fn factor<V: Lanes>(x: &[f32], eps: f32) -> f32 {
+    let mean = SumOfSquares { x }.run::<V>() / x.len() as f32;
+    let root = V::sqrt(V::splat(mean + eps)).to_array()[0];
+    1.0 / root
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use crate::isa::Isa;
 use crate::lanes::{LANES, LaneKernel, Lanes, dispatch};
-use crate::math;
+use crate::math::{self, Binary, Unary, Zip, map};
 
 /// A row has no largest element that could be named.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -56,7 +56,14 @@ pub fn sum_of_squares(isa: Isa, x: &[f32]) -> f32 {
 /// When the lengths differ.
 pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "rows to add differ in length");
-    dispatch(isa, AddAssign { x, y });
+    dispatch(
+        isa,
+        Zip {
+            function: Add,
+            x,
+            y,
+        },
+    );
 }
 
 /// `x[i] += factor · y[i]`, rounded once.
@@ -65,17 +72,18 @@ pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
 /// When the lengths differ.
 pub fn add_scaled(isa: Isa, x: &mut [f32], factor: f32, y: &[f32]) {
     assert_eq!(x.len(), y.len(), "rows to add differ in length");
-    dispatch(isa, AddScaled { x, factor, y });
+    let function = AddScaled { factor };
+    dispatch(isa, Zip { function, x, y });
 }
 
 /// `x[i] *= factor`.
 pub fn scale(isa: Isa, x: &mut [f32], factor: f32) {
-    dispatch(isa, Scale { x, factor });
+    map(isa, Scale { factor }, x);
 }
 
 /// `x[i] = cap · tanh(x[i] / cap)`: bounds logits smoothly by ±`cap`, which must be greater than 0.
 pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
-    dispatch(isa, Softcap { x, cap });
+    map(isa, Softcap { cap }, x);
 }
 
 /// How many elements are checked or searched at once.
@@ -86,21 +94,16 @@ const BLOCK: usize = 1024;
 fn check_and_max<V: Lanes>(x: &[f32]) -> (bool, f32) {
     let zero = V::splat(0.0);
     let (mut check, mut largest) = (zero, V::splat(f32::NEG_INFINITY));
-    let mut take = |v: V, candidates: V| {
-        // Zero times an infinity or a NaN is a NaN, and stays one.
-        check = v.fma(zero, check);
-        largest = largest.max(candidates);
-    };
     let (whole, tail) = x.as_chunks::<LANES>();
     for x in whole {
         let v = V::load(x);
-        take(v, v);
+        // Zero times an infinity or a NaN is a NaN, and stays one.
+        check = v.fma(zero, check);
+        largest = largest.max(v);
     }
     if !tail.is_empty() {
-        take(
-            V::load_part(tail, 0.0),
-            V::load_part(tail, f32::NEG_INFINITY),
-        );
+        check = V::load_part(tail, 0.0).fma(zero, check);
+        largest = largest.max(V::load_part(tail, f32::NEG_INFINITY));
     }
     (!check.sum().is_nan(), largest.largest())
 }
@@ -193,76 +196,50 @@ impl LaneKernel for SumOfSquares<'_> {
     }
 }
 
-/// `x[i] = f(x[i], y[i])`.
-#[inline(always)]
-pub(crate) fn zip_in_place<V: Lanes>(x: &mut [f32], y: &[f32], f: impl Fn(V, V) -> V) {
-    let (x_whole, x_tail) = x.as_chunks_mut::<LANES>();
-    let (y_whole, y_tail) = y.as_chunks::<LANES>();
-    for (x, y) in x_whole.iter_mut().zip(y_whole) {
-        f(V::load(x), V::load(y)).store(x);
-    }
-    if !x_tail.is_empty() {
-        f(V::load_part(x_tail, 0.0), V::load_part(y_tail, 0.0)).store_part(x_tail);
-    }
-}
+#[derive(Clone, Copy)]
+struct Add;
 
-struct AddAssign<'a> {
-    x: &'a mut [f32],
-    y: &'a [f32],
-}
-
-impl LaneKernel for AddAssign<'_> {
-    type Output = ();
-
+impl Binary for Add {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
-        zip_in_place::<V>(self.x, self.y, V::add);
+    fn apply<V: Lanes>(self, x: V, y: V) -> V {
+        x.add(y)
     }
 }
 
-struct AddScaled<'a> {
-    x: &'a mut [f32],
-    factor: f32,
-    y: &'a [f32],
-}
-
-impl LaneKernel for AddScaled<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let factor = V::splat(self.factor);
-        zip_in_place::<V>(self.x, self.y, |x, y| factor.fma(y, x));
-    }
-}
-
-struct Scale<'a> {
-    x: &'a mut [f32],
+#[derive(Clone, Copy)]
+struct AddScaled {
     factor: f32,
 }
 
-impl LaneKernel for Scale<'_> {
-    type Output = ();
-
+impl Binary for AddScaled {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
-        let factor = V::splat(self.factor);
-        math::map_lanes::<V>(self.x, |x| x.mul(factor));
+    fn apply<V: Lanes>(self, x: V, y: V) -> V {
+        V::splat(self.factor).fma(y, x)
     }
 }
 
-struct Softcap<'a> {
-    x: &'a mut [f32],
+#[derive(Clone, Copy)]
+struct Scale {
+    factor: f32,
+}
+
+impl Unary for Scale {
+    #[inline(always)]
+    fn apply<V: Lanes>(self, x: V) -> V {
+        x.mul(V::splat(self.factor))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Softcap {
     cap: f32,
 }
 
-impl LaneKernel for Softcap<'_> {
-    type Output = ();
-
+impl Unary for Softcap {
     #[inline(always)]
-    fn run<V: Lanes>(self) {
+    fn apply<V: Lanes>(self, x: V) -> V {
         let cap = V::splat(self.cap);
-        math::map_lanes::<V>(self.x, |x| cap.mul(math::tanh(x.div(cap))));
+        cap.mul(math::tanh(x.div(cap)))
     }
 }
 

@@ -2,12 +2,20 @@ use super::*;
 use crate::lanes::twins::{bits, for_each_shape, same_on_all};
 use crate::math::{gelu_tanh_in_place, silu_in_place};
 
-fn check<F: Unary>(in_place: fn(Isa, &mut [f32]), gate_fn: fn(Isa, &mut [f32], &[f32])) {
+fn check<F: Unary>(
+    activation: F,
+    in_place: fn(Isa, &mut [f32]),
+    gate_fn: fn(Isa, &mut [f32], &[f32]),
+) {
     for_each_shape(|random, kind, len| {
         let (gate, up) = (random.row(kind, len), random.row(0, len));
         let result = same_on_all("gate", |twin| {
             let mut gate = gate.clone();
-            twin.run(Gate::<F>::new(&mut gate, &up));
+            twin.run(Zip {
+                function: Gate(activation),
+                x: &mut gate,
+                y: &up,
+            });
             gate
         });
         let mut expected = gate.clone();
@@ -25,12 +33,12 @@ fn check<F: Unary>(in_place: fn(Isa, &mut [f32]), gate_fn: fn(Isa, &mut [f32], &
 
 #[test]
 fn silu_gate_is_silu_then_the_product() {
-    check::<Silu>(silu_in_place, silu_gate);
+    check(Silu, silu_in_place, silu_gate);
 }
 
 #[test]
 fn gelu_tanh_gate_is_gelu_then_the_product() {
-    check::<GeluTanh>(gelu_tanh_in_place, gelu_tanh_gate);
+    check(GeluTanh, gelu_tanh_in_place, gelu_tanh_gate);
 }
 
 #[test]

@@ -137,7 +137,9 @@ pub trait Lanes: Copy {
     }
 }
 
-/// A kernel written once over [`Lanes`]; `run` must be `#[inline(always)]`.
+/// A kernel written once over [`Lanes`]; `run` must be `#[inline(always)]`, and so must every function that
+/// it hands [`Lanes`] to. Closures can't be: one that takes, returns or captures lanes may be compiled
+/// without the target features, and is then a hundred times slower.
 pub trait LaneKernel {
     /// What it returns.
     type Output;

@@ -188,7 +188,11 @@ fn softcap_bounds_on_all_twins() {
         for cap in [30.0, 50.0, 0.1] {
             let capped = same_on_all("softcap", |twin| {
                 let mut x = x.clone();
-                twin.run(Softcap { x: &mut x, cap });
+                let function = Softcap { cap };
+                twin.run(math::Map {
+                    function,
+                    x: &mut x,
+                });
                 x
             });
             for (&x, &y) in x.iter().zip(&capped) {
