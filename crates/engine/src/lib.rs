@@ -1,1 +1,16 @@
-//! placeholder
+//! Requests, scheduling, sampling, events.
+//!
+//! An [`Engine`] takes [`Request`]s, runs them together step by step, and gives [`Event`]s. A request's
+//! tokens depend on its prompt, parameters and seed only, never on what else runs.
+
+mod answer;
+mod engine;
+mod error;
+pub mod perplexity;
+pub mod random;
+mod request;
+pub mod sampling;
+
+pub use engine::{Engine, EngineOptions, QUEUE_MAX, SEQUENCES_MAX};
+pub use error::EngineError;
+pub use request::{Event, FinishReason, Finished, Request, RequestId, TokenEvent, TokenLogProbs};

@@ -1,0 +1,72 @@
+//! What can go wrong.
+
+use model::ModelError;
+use state::StateError;
+use text::StopError;
+
+use crate::sampling::SamplingError;
+
+/// The engine can't be made, or a request can't be taken or carried on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The prompt has no tokens.
+    #[error("the prompt is empty; give at least one token")]
+    EmptyPrompt,
+    /// The prompt doesn't fit the context.
+    #[error(
+        "the prompt has {prompt} tokens, and the context holds {context}; at least one more is needed \
+         for an answer: shorten the prompt or raise --ctx"
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Positions of the context.
+        context: usize,
+    },
+    /// A token outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocabulary}")]
+    NoSuchToken {
+        /// The token.
+        token: u32,
+        /// Entries of the vocabulary.
+        vocabulary: usize,
+    },
+    /// An option outside its range.
+    #[error("{name} is {value}; allowed is {range}")]
+    Option {
+        /// The option.
+        name: &'static str,
+        /// Its value.
+        value: usize,
+        /// What is allowed.
+        range: String,
+    },
+    /// The queue is full.
+    #[error("{0} requests are waiting already; try again later")]
+    QueueFull(usize),
+    /// A stop text.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// A sampling parameter.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// State.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A text to score has too few tokens.
+    #[error(
+        "the text has {tokens} tokens; at least {needed} are needed for one window of {window}"
+    )]
+    TextTooShort {
+        /// Tokens of the text.
+        tokens: usize,
+        /// Tokens needed.
+        needed: usize,
+        /// Tokens of a window.
+        window: usize,
+    },
+}

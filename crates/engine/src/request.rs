@@ -1,0 +1,97 @@
+//! What is asked of the engine, and what it gives back.
+
+use crate::sampling::{Sampling, TokenLogProb};
+
+/// A request, as long as the engine holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// A prompt and how to go on from it.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// Token ids of the prompt; at least one.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Tokens to generate at most; as many as the context holds where there is none.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; none of them is part of it.
+    pub stop: Vec<String>,
+    /// Goes on past end-of-generation tokens.
+    pub ignore_end: bool,
+    /// The log-probability of each chosen token, and of so many of the most probable ones.
+    pub log_probs: Option<usize>,
+    /// A hash over all logits of all positions.
+    pub logits_hash: bool,
+}
+
+/// Something that happened to a request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A token was generated.
+    Token(TokenEvent),
+    /// The request ended; nothing more comes of it.
+    Finished(Finished),
+}
+
+/// A generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenEvent {
+    /// The request.
+    pub request: RequestId,
+    /// The token.
+    pub token: u32,
+    /// Text that can be shown now: empty while a character or a possible stop text is incomplete.
+    pub text: String,
+    /// Asked for by [`Request::log_probs`].
+    pub log_probs: Option<TokenLogProbs>,
+}
+
+/// Log-probabilities at one position, of the model itself (before penalties and temperature).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogProbs {
+    /// The chosen token.
+    pub chosen: TokenLogProb,
+    /// The most probable tokens, best first.
+    pub top: Vec<TokenLogProb>,
+}
+
+/// The end of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// The request.
+    pub request: RequestId,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// Text that was held back and turned out to belong to the answer.
+    pub text: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens generated.
+    pub generated_tokens: usize,
+    /// Asked for by [`Request::logits_hash`]: BLAKE3 in hexadecimal.
+    pub logits_hash: Option<String>,
+}
+
+/// Why a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its answer, or a stop text appeared.
+    Stop,
+    /// The limit on tokens or the context was reached.
+    Length,
+    /// It was cancelled.
+    Cancelled,
+}
+
+impl FinishReason {
+    /// The name in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
