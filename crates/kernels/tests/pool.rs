@@ -224,17 +224,25 @@ fn a_job_may_use_another_pool() {
 #[test]
 fn callers_at_the_same_time_take_turns() {
     let pool = Pool::new(3);
+    let busy: Vec<AtomicBool> = (0..3).map(|_| AtomicBool::new(false)).collect();
+    let chunks_run = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for seed in 1..=4 {
-            let pool = &pool;
-            scope.spawn(move || {
-                let mut random = Random(seed);
-                for _ in 0..300 {
-                    check_run(pool, random.below(12), random.below(200));
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..40 {
+                    pool.run(1 + round % 4, &|_, worker| {
+                        // All callers are worker 0: overlapping runs would meet here.
+                        let met = busy[worker].swap(true, Ordering::SeqCst);
+                        assert!(!met, "worker {worker} is two threads");
+                        std::thread::sleep(Duration::from_micros(100));
+                        busy[worker].store(false, Ordering::SeqCst);
+                        chunks_run.fetch_add(1, Ordering::Relaxed);
+                    });
                 }
             });
         }
     });
+    assert_eq!(chunks_run.into_inner(), 4 * (1 + 2 + 3 + 4) * 10);
 }
 
 #[test]
