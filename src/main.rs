@@ -1,2 +1,17 @@
-//! placeholder
-fn main() {}
+//! The `plainchant` command: runs open-weight language models on the CPU.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cli;
+mod commands;
+mod interrupt;
+mod progress;
+mod report;
+mod session;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    commands::run(cli.command).unwrap_or_else(|error| report::failure(&error))
+}

@@ -1,0 +1,366 @@
+//! `bench`: tokens per second of prefill and decode.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use indicatif::ProgressBar;
+use kernels::isa::Isa;
+use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, SPANS_MAX, Span, Step};
+use serde::Serialize;
+use state::SequenceId;
+
+use crate::cli::BenchArgs;
+use crate::{progress, report, session};
+
+/// What a row measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Work {
+    Prefill,
+    Decode,
+}
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    work: Work,
+    /// Tokens per sequence and sample.
+    tokens: usize,
+    /// Positions remembered before.
+    depth: usize,
+    batch: usize,
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    work: Work,
+    tokens: usize,
+    depth: usize,
+    batch: usize,
+    threads: usize,
+    samples_tokens_per_second: Vec<f64>,
+    /// The median of the samples.
+    tokens_per_second: f64,
+    model: &'a str,
+    isa: &'static str,
+    kv: &'static str,
+    prefill_chunk: usize,
+    weight_bytes: usize,
+    peak_rss_bytes: Option<u64>,
+}
+
+/// Measures the rows asked for and prints each as it is done.
+///
+/// # Errors
+/// When the model can't be had or run, or a row needs more positions than it was trained for.
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let isa = Isa::from_env()?;
+    let cases = cases(args);
+    if cases.is_empty() {
+        bail!("there is nothing to measure: --prefill and --decode are both 0");
+    }
+    let file = session::open(&args.model.model)?;
+    let trained = model::arch::read(&file)?.context;
+    let context = needed(&cases, trained)?;
+    let thread_counts = args.thread_counts();
+    let most = thread_counts.iter().copied().max().unwrap_or(1);
+    let model = session::load(&file, &session::pool(most)?)?;
+    if !args.json {
+        report::print(HEADER)?;
+    }
+    let bar = progress::steps("", thread_counts.len() * cases.len());
+    for threads in thread_counts {
+        let mut bench = Bench::new(args, Arc::clone(&model), isa, threads, context)?;
+        for &case in &cases {
+            bar.set_message(format!(
+                "{:?} {} at {}, {threads} threads",
+                case.work, case.tokens, case.depth
+            ));
+            let samples = bench.measure(case)?;
+            bar.suspend(|| print_row(args, &bench, case, samples))?;
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// The rows asked for, in the order of the flags.
+fn cases(args: &BenchArgs) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for batch in args.batch.iter().map(|&n| n as usize) {
+        for tokens in args.prefill.iter().map(|&n| n as usize).filter(|&n| n > 0) {
+            cases.push(Case {
+                work: Work::Prefill,
+                tokens,
+                depth: 0,
+                batch,
+            });
+        }
+        for depth in args
+            .depth
+            .iter()
+            .map(|&n| n as usize)
+            .filter(|_| args.decode > 0)
+        {
+            cases.push(Case {
+                work: Work::Decode,
+                tokens: args.decode as usize,
+                depth,
+                batch,
+            });
+        }
+    }
+    cases
+}
+
+/// The positions that the longest row needs.
+fn needed(cases: &[Case], trained: usize) -> Result<usize> {
+    let mut most = 0;
+    for Case {
+        work,
+        tokens,
+        depth,
+        ..
+    } in cases
+    {
+        let positions = depth + tokens;
+        if positions > trained {
+            bail!(
+                "the {work:?} row of {tokens} tokens at depth {depth} needs {positions} positions, but the \
+                 model was trained for {trained} at most"
+            );
+        }
+        most = most.max(positions);
+    }
+    Ok(most)
+}
+
+/// Everything that stays the same between rows of one number of threads.
+struct Bench {
+    decoder: Decoder,
+    options: MemoryOptions,
+    repeat: usize,
+    chunk: usize,
+    bar: ProgressBar,
+}
+
+impl Bench {
+    fn new(
+        args: &BenchArgs,
+        model: Arc<Model>,
+        isa: Isa,
+        threads: usize,
+        context: usize,
+    ) -> Result<Self> {
+        let chunk = args.prefill_chunk.within(context);
+        let pool = session::pool(threads)?;
+        let decoder = Decoder::new(model, Ops::new(isa, pool), chunk.max(SPANS_MAX), context)?;
+        let options = MemoryOptions {
+            kv_type: args.kv.kv_type(),
+            context,
+            sequences: 1,
+        };
+        let bar = ProgressBar::hidden();
+        Ok(Self {
+            decoder,
+            options,
+            repeat: args.repeat as usize,
+            chunk,
+            bar,
+        })
+    }
+
+    /// Samples of a row, in tokens per second over all sequences.
+    fn measure(&mut self, case: Case) -> Result<Vec<f64>> {
+        let Case {
+            work,
+            tokens,
+            depth,
+            batch,
+        } = case;
+        let model = Arc::clone(self.decoder.model());
+        let options = MemoryOptions {
+            context: depth + tokens,
+            sequences: batch,
+            ..self.options
+        };
+        let mut memory = Memory::new(&model.architecture, options)?;
+        let vocabulary = model.architecture.vocabulary;
+        let prompts: Vec<Vec<u32>> = (0..batch)
+            .map(|i| token_ids(vocabulary, depth + tokens, i as u64))
+            .collect();
+        let sequences = (0..batch)
+            .map(|_| memory.table_mut().create())
+            .collect::<Result<Vec<_>, _>>()?;
+        self.fill(&mut memory, &sequences, &prompts, depth)?;
+        let mut samples = Vec::with_capacity(self.repeat);
+        // The first is to warm up.
+        for sample in 0..=self.repeat {
+            let elapsed = match work {
+                Work::Prefill => {
+                    let start = Instant::now();
+                    self.fill(&mut memory, &sequences, &prompts, tokens)?;
+                    start.elapsed()
+                }
+                Work::Decode => self.decode(&mut memory, &sequences, &prompts, depth)?,
+            };
+            if sample > 0 {
+                samples.push(rate(tokens * batch, elapsed));
+            }
+            for &sequence in &sequences {
+                memory.table_mut().truncate(sequence, depth)?;
+            }
+            self.bar.tick();
+        }
+        Ok(samples)
+    }
+
+    /// Runs each sequence, in steps of at most a chunk of tokens, up to `len` positions and reads its last
+    /// logits. The sequences must be empty.
+    fn fill(
+        &mut self,
+        memory: &mut Memory,
+        sequences: &[SequenceId],
+        prompts: &[Vec<u32>],
+        len: usize,
+    ) -> Result<()> {
+        let (mut current, mut done) = (0, 0);
+        while len > 0 && current < sequences.len() {
+            let mut spans: Vec<Span<'_>> = Vec::new();
+            let mut budget = self.chunk;
+            while budget > 0 && current < sequences.len() {
+                let n = (len - done).min(budget);
+                let rows = if done + n == len {
+                    Rows::Last
+                } else {
+                    Rows::None
+                };
+                spans.push(Span::tokens(
+                    sequences[current],
+                    done,
+                    &prompts[current][done..done + n],
+                    rows,
+                ));
+                budget -= n;
+                done += n;
+                if done == len {
+                    (current, done) = (current + 1, 0);
+                }
+            }
+            self.decoder
+                .forward(memory, Step { spans: &spans }, &mut |logits| {
+                    black_box(logits.values);
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Runs the tokens from `depth` on, one of each sequence in a step.
+    fn decode(
+        &mut self,
+        memory: &mut Memory,
+        sequences: &[SequenceId],
+        prompts: &[Vec<u32>],
+        depth: usize,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        let mut spans = [Span::tokens(SequenceId(0), 0, &[], Rows::None); SPANS_MAX];
+        for position in depth..prompts[0].len() {
+            for ((span, &sequence), prompt) in spans.iter_mut().zip(sequences).zip(prompts) {
+                *span = Span::tokens(sequence, position, &prompt[position..=position], Rows::Last);
+            }
+            let step = Step {
+                spans: &spans[..sequences.len()],
+            };
+            self.decoder.forward(memory, step, &mut |logits| {
+                black_box(logits.values);
+            })?;
+        }
+        Ok(start.elapsed())
+    }
+}
+
+fn rate(tokens: usize, elapsed: Duration) -> f64 {
+    report::per_second(tokens, elapsed).unwrap_or(0.0)
+}
+
+/// Token ids spread over the vocabulary, the same at every call (a linear congruential generator: Knuth's
+/// MMIX constants).
+fn token_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
+    let mut state = seed;
+    let ids = (0..count).map(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 33) % vocabulary.max(1) as u64) as u32
+    });
+    ids.collect()
+}
+
+const HEADER: &str = "work     tokens  depth  batch  threads    tokens/s         min         max\n";
+
+fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> Result<()> {
+    let Case {
+        work,
+        tokens,
+        depth,
+        batch,
+    } = case;
+    let ops = bench.decoder.ops();
+    let threads = ops.pool().threads();
+    let median = report::thousandths(report::median(&samples));
+    if !args.json {
+        let least = samples
+            .iter()
+            .copied()
+            .reduce(|a, b| if b < a { b } else { a })
+            .unwrap_or(0.0);
+        let most = samples
+            .iter()
+            .copied()
+            .reduce(|a, b| if b > a { b } else { a })
+            .unwrap_or(0.0);
+        let work = if work == Work::Prefill {
+            "prefill"
+        } else {
+            "decode"
+        };
+        return report::print(&format!(
+            "{work:<8} {tokens:>6} {depth:>6} {batch:>6} {threads:>8} {median:>11.2} {least:>11.2} {most:>11.2}\n"
+        ));
+    }
+    let row = Row {
+        work,
+        tokens,
+        depth,
+        batch,
+        threads,
+        samples_tokens_per_second: samples,
+        tokens_per_second: median,
+        model: &args.model.model,
+        isa: ops.isa().name(),
+        kv: bench.options.kv_type.name(),
+        prefill_chunk: bench.chunk,
+        weight_bytes: bench.decoder.model().weight_bytes(),
+        peak_rss_bytes: report::peak_rss_bytes(),
+    };
+    report::print_json(&row, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_ids_are_valid_fixed_and_spread() {
+        let ids = token_ids(280, 1000, 1);
+        assert_eq!(ids, token_ids(280, 1000, 1));
+        assert_ne!(ids, token_ids(280, 1000, 2));
+        assert!(ids.iter().all(|&id| id < 280));
+        let distinct: std::collections::BTreeSet<_> = ids.iter().collect();
+        assert!(distinct.len() > 200);
+    }
+}

@@ -1,0 +1,161 @@
+//! `bench --kernels`: the matrix product of each block format with each instruction set, side by side, so
+//! that a twin that is no faster than the scalar reference can't go unseen.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kernels::formats::Format;
+use kernels::isa::Isa;
+use kernels::matmul::{Input, Product, QuantizedRows, matmul};
+use kernels::packed::{InputKind, PackedMatrix};
+use kernels::pool::Pool;
+use serde::Serialize;
+
+use crate::cli::BenchArgs;
+use crate::{progress, report, session};
+
+/// Tokens multiplied at once: decode, and a chunk of a prompt.
+const TOKENS: [usize; 2] = [1, 64];
+
+/// A sample lasts at least so long, over as many products as that takes.
+const SAMPLE: Duration = Duration::from_millis(20);
+
+#[derive(Serialize)]
+struct Row {
+    work: &'static str,
+    format: &'static str,
+    isa: &'static str,
+    tokens: usize,
+    rows: usize,
+    cols: usize,
+    threads: usize,
+    /// Bytes of packed weights read a second, once per product.
+    samples_gigabytes_per_second: Vec<f64>,
+    /// The median of the samples.
+    gigabytes_per_second: f64,
+    giga_multiply_adds_per_second: f64,
+}
+
+/// Measures all formats and instruction sets and prints each row as it is done.
+///
+/// # Errors
+/// When there is no memory for a matrix.
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let isas = Isa::supported();
+    let thread_counts = args.thread_counts();
+    let rows = thread_counts.len() * Format::ALL.len() * isas.len() * TOKENS.len();
+    let bar = progress::steps("", rows);
+    if !args.json {
+        report::print("format  isa     tokens  threads       GB/s  G multiply-adds/s\n")?;
+    }
+    for threads in thread_counts {
+        let pool = session::pool(threads)?;
+        for format in Format::ALL {
+            let matrix = matrix(format, args.kernel_size, &pool)?;
+            for &isa in &isas {
+                for tokens in TOKENS {
+                    bar.set_message(format!("{} {isa}, {tokens} tokens", format.name()));
+                    let row = measure(args, &matrix, isa, tokens, &pool);
+                    bar.suspend(|| print_row(args, &row))?;
+                    bar.inc(1);
+                }
+            }
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// A matrix of weights that are all finite. (The time of a product doesn't depend on them.)
+fn matrix(format: Format, (rows, cols): (usize, usize), pool: &Pool) -> Result<PackedMatrix> {
+    let bytes = rows * (cols / format.block_len()) * format.block_bytes();
+    // No byte above 0x3f, so that no exponent of a float, wherever it lies, is that of an infinity.
+    let bytes: Vec<u8> = (0..bytes)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f) as u8)
+        .collect();
+    Ok(PackedMatrix::pack(
+        format,
+        rows,
+        cols,
+        &bytes,
+        pool,
+        &|_| (),
+    )?)
+}
+
+fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, pool: &Pool) -> Row {
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let activations: Vec<f32> = (0..tokens * cols)
+        .map(|i| (i % 61) as f32 / 61.0 - 0.5)
+        .collect();
+    let mut quantized = QuantizedRows::with_capacity(tokens, cols);
+    quantized.quantize(isa, pool, &activations, tokens, cols);
+    let mut out = vec![0.0; tokens * rows];
+    let mut product = || {
+        let input = match matrix.input_kind() {
+            InputKind::Quantized => Input::Quantized(&quantized),
+            InputKind::Float => Input::Float {
+                x: &activations,
+                rows: tokens,
+            },
+        };
+        matmul(
+            isa,
+            pool,
+            input,
+            &mut [Product {
+                weight: matrix,
+                out: &mut out,
+            }],
+        );
+        black_box(&out);
+    };
+    product();
+    let seconds: Vec<f64> = (0..args.repeat).map(|_| seconds_of(&mut product)).collect();
+    let giga = |amount: usize, seconds: f64| report::thousandths(amount as f64 / seconds / 1e9);
+    let typical = report::median(&seconds);
+    Row {
+        work: "kernel",
+        format: matrix.format().name(),
+        isa: isa.name(),
+        tokens,
+        rows,
+        cols,
+        threads: pool.threads(),
+        samples_gigabytes_per_second: seconds.iter().map(|&s| giga(matrix.bytes(), s)).collect(),
+        gigabytes_per_second: giga(matrix.bytes(), typical),
+        giga_multiply_adds_per_second: giga(rows * cols * tokens, typical),
+    }
+}
+
+/// Seconds that `work` takes, on average over at least [`SAMPLE`].
+fn seconds_of(work: &mut dyn FnMut()) -> f64 {
+    let start = Instant::now();
+    let mut count = 0.0;
+    loop {
+        work();
+        count += 1.0;
+        let elapsed = start.elapsed();
+        if elapsed >= SAMPLE {
+            return elapsed.as_secs_f64() / count;
+        }
+    }
+}
+
+fn print_row(args: &BenchArgs, row: &Row) -> Result<()> {
+    if args.json {
+        return report::print_json(row, true);
+    }
+    let Row {
+        format,
+        isa,
+        tokens,
+        threads,
+        ..
+    } = row;
+    let (bandwidth, rate) = (row.gigabytes_per_second, row.giga_multiply_adds_per_second);
+    report::print(&format!(
+        "{format:<7} {isa:<7} {tokens:>6} {threads:>8} {bandwidth:>10.3} {rate:>18.3}\n"
+    ))
+}

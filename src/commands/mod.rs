@@ -1,0 +1,40 @@
+//! The commands.
+
+mod bench;
+mod bench_kernels;
+mod inspect;
+mod models;
+mod perplexity;
+mod prompt;
+mod pull;
+mod run;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::cli::Command;
+use crate::interrupt;
+
+/// Runs a command.
+///
+/// # Errors
+/// Whatever the command could not do.
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    interrupt::install()?;
+    match command {
+        Command::Run(args) => run::run(&args),
+        Command::Pull(args) => done(pull::run(&args)),
+        Command::Models(args) => done(models::run(&args)),
+        Command::Inspect(args) => done(inspect::run(&args)),
+        Command::Tokenize(args) => done(tokenize::run(&args)),
+        Command::Bench(args) if args.kernels => done(bench_kernels::run(&args)),
+        Command::Bench(args) => done(bench::run(&args)),
+        Command::Perplexity(args) => done(perplexity::run(&args)),
+    }
+}
+
+fn done(result: Result<()>) -> Result<ExitCode> {
+    result.map(|()| ExitCode::SUCCESS)
+}
