@@ -105,16 +105,24 @@ def sentencepiece_reference(spec: dict) -> sentencepiece.SentencePieceProcessor:
     return reference
 
 
-def sentencepiece_encode(reference, spec: dict, text: str, parse_special: bool) -> list[int]:
-    """The ids; control tokens are cut out before, for `sentencepiece` never reads them from text."""
-    if not parse_special:
-        return reference.EncodeAsIds(text)
+def sentencepiece_encoder(spec: dict):
+    """A function from (text, parse_special) to ids.
+
+    Control tokens are cut out before, for `sentencepiece` never reads them from text.
+    """
+    reference = sentencepiece_reference(spec)
     ids = {t: i for i, t in enumerate(spec["tokens"]) if spec["types"][i] in (CONTROL, UNKNOWN)}
-    pattern = "|".join(re.escape(t) for t in sorted(ids, key=len, reverse=True))
-    out = []
-    for part in re.split(f"({pattern})", text):
-        out += [ids[part]] if part in ids else reference.EncodeAsIds(part)
-    return out
+    control = re.compile("(" + "|".join(re.escape(t) for t in sorted(ids, key=len, reverse=True)) + ")")
+
+    def encode(text: str, parse_special: bool) -> list[int]:
+        if not parse_special:
+            return reference.EncodeAsIds(text)
+        out = []
+        for part in control.split(text):
+            out += [ids[part]] if part in ids else reference.EncodeAsIds(part)
+        return out
+
+    return encode
 
 
 def read_spec(path: Path) -> dict:
@@ -139,12 +147,11 @@ def read_spec(path: Path) -> dict:
 
 
 def encoder(spec: dict):
-    """A function from (text, parse_special) to ids, and one from ids to text."""
+    """A function from (text, parse_special) to ids."""
     if spec["model"] == "gpt2":
         reference = byte_level_reference(spec)
         return lambda text, special: byte_level_encode(reference, text, special)
-    reference = sentencepiece_reference(spec)
-    return lambda text, special: sentencepiece_encode(reference, spec, text, special)
+    return sentencepiece_encoder(spec)
 
 
 def expectations(encode, texts: list[str]) -> list[dict]:

@@ -30,7 +30,7 @@ pub struct StopOutput<'a> {
 #[derive(Clone, Debug)]
 pub struct StopStrings {
     needles: Vec<Needle>,
-    /// Text held back, and what was given out last before it.
+    /// Text held back, and before it some that was given out.
     buffer: String,
     /// Bytes at the start of `buffer` already given out.
     emitted: usize,
@@ -101,38 +101,41 @@ impl StopStrings {
 
     /// Takes the next part of the text. After a stop, nothing more is taken or given.
     pub fn push(&mut self, text: &str) -> StopOutput<'_> {
-        self.buffer.drain(..self.emitted);
-        self.emitted = 0;
+        self.compact();
+        let begin = self.emitted;
         if self.stopped.is_none() {
             let start = self.buffer.len();
             self.buffer.push_str(text);
-            self.emitted = match self.search(text, start) {
+            match self.search(text, start) {
                 Some((index, end)) => {
                     self.stopped = Some(index);
-                    end
+                    self.buffer.truncate(end);
+                    self.emitted = end;
                 }
                 None => {
                     let held = self.needles.iter().map(|n| n.matched).max().unwrap_or(0);
-                    self.buffer.len() - held
+                    self.emitted = self.buffer.len() - held;
                 }
-            };
+            }
         }
-        let output = StopOutput {
-            emit: &self.buffer[..self.emitted],
+        StopOutput {
+            emit: &self.buffer[begin..self.emitted],
             stopped: self.stopped,
-        };
-        if self.stopped.is_some() {
-            // What follows the stop is dropped at the next push.
-            self.emitted = self.buffer.len();
         }
-        output
     }
 
     /// The text has ended; returns what was held back.
     pub fn finish(&mut self) -> &str {
-        self.buffer.drain(..self.emitted);
-        self.emitted = self.buffer.len();
-        &self.buffer
+        let begin = std::mem::replace(&mut self.emitted, self.buffer.len());
+        &self.buffer[begin..]
+    }
+
+    /// Forgets what was given out, once it is most of the buffer: so each byte moves but a few times.
+    fn compact(&mut self) {
+        if self.emitted > self.buffer.len() / 2 {
+            self.buffer.drain(..self.emitted);
+            self.emitted = 0;
+        }
     }
 
     /// The stop string that ended the text (its place in the list), if one did.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::Value;
-use text::{EncodeOptions, TokenId, Tokenizer};
+use text::{EncodeOptions, TokenId, Tokenizer, TokenizerSpec};
 
 /// Reading as text what control tokens look like.
 pub const PLAIN: EncodeOptions = EncodeOptions {
@@ -66,6 +66,37 @@ pub fn ids(value: &Value) -> Vec<TokenId> {
                 .unwrap_or_else(|| panic!("not an id: {v}"))
         })
         .collect()
+}
+
+/// An id, if it is one.
+pub fn id(value: &Value) -> Option<TokenId> {
+    value.as_u64().and_then(|id| id.try_into().ok())
+}
+
+/// The vocabulary of a fixture of tiny vocabularies.
+pub fn spec(fixture: &Value) -> TokenizerSpec {
+    let spec = &fixture["spec"];
+    let scores = spec["scores"].as_array().into_iter().flatten();
+    TokenizerSpec {
+        model: spec["model"].as_str().unwrap_or_default().to_owned(),
+        pre: spec["pre"].as_str().map(str::to_owned),
+        tokens: strings(&spec["tokens"])
+            .into_iter()
+            .map(String::into_bytes)
+            .collect(),
+        #[allow(clippy::cast_possible_truncation)]
+        scores: scores.filter_map(|v| Some(v.as_f64()? as f32)).collect(),
+        types: ids(&spec["types"])
+            .iter()
+            .map(|t| t.cast_signed())
+            .collect(),
+        merges: strings(&spec["merges"]),
+        bos: id(&spec["bos"]),
+        eos: id(&spec["eos"]),
+        unk: id(&spec["unk"]),
+        add_space_prefix: spec["add_space_prefix"].as_bool(),
+        ..Default::default()
+    }
 }
 
 /// Folders that models may lie in.
