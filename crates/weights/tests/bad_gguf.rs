@@ -112,6 +112,11 @@ fn headers() -> Vec<Case> {
             Builder::default().raw(b"GGUF").u32(3).u64(0).bytes,
             &["byte 16", "the number of keys needs 8"],
         ),
+    ]
+}
+
+fn counts() -> Vec<Case> {
+    vec![
         (
             "-1 tensors",
             Builder::v3(u64::MAX, 0).bytes,
@@ -189,6 +194,12 @@ fn keys() -> Vec<Case> {
             twice,
             &["byte 42", "key `twice`", "twice (first at byte 24)"],
         ),
+    ]
+}
+
+fn values() -> Vec<Case> {
+    let one = || Builder::v3(0, 1);
+    vec![
         (
             "value type 13",
             one().string("k").u32(13).zeros(9).bytes,
@@ -238,9 +249,6 @@ fn keys() -> Vec<Case> {
 fn arrays() -> Vec<Case> {
     let one = || Builder::v3(0, 1);
     let array = |element, len| one().array("k", element, len);
-    let deep = (0..5).fold(one().key("k", T::Array), |b, _| {
-        b.u32(T::Array.number()).u64(1)
-    });
     vec![
         (
             "array of -1",
@@ -286,6 +294,16 @@ fn arrays() -> Vec<Case> {
             one().key("k", T::Array).u32(0).bytes,
             &["byte 41", "length"],
         ),
+    ]
+}
+
+fn nested_arrays() -> Vec<Case> {
+    let one = || Builder::v3(0, 1);
+    let array = |element, len| one().array("k", element, len);
+    let deep = (0..5).fold(one().key("k", T::Array), |b, _| {
+        b.u32(T::Array.number()).u64(1)
+    });
+    vec![
         (
             "too deep an array",
             deep.zeros(64).bytes,
@@ -355,7 +373,6 @@ fn special_keys() -> Vec<Case> {
 
 fn tensor_entries() -> Vec<Case> {
     let one = || Builder::v3(1, 0);
-    let tensor = |dims: &[u64], kind| one().tensor("t", dims, kind, 0).pad(32).zeros(64).bytes;
     let name = |name: &str| one().tensor(name, &[8], F32, 0).pad(32).zeros(64).bytes;
     let long = "n".repeat(65);
     vec![
@@ -379,6 +396,13 @@ fn tensor_entries() -> Vec<Case> {
             one().u64(u64::MAX).zeros(64).bytes,
             &["byte 32", "name of tensor 0"],
         ),
+    ]
+}
+
+fn tensor_shapes() -> Vec<Case> {
+    let one = || Builder::v3(1, 0);
+    let tensor = |dims: &[u64], kind| one().tensor("t", dims, kind, 0).pad(32).zeros(64).bytes;
+    vec![
         (
             "no dimensions",
             tensor(&[], F32),
@@ -419,6 +443,13 @@ fn tensor_entries() -> Vec<Case> {
             tensor(&[1 << 62], F32),
             &["byte 45", "shape of tensor `t`", "64 bits"],
         ),
+    ]
+}
+
+fn tensor_ends() -> Vec<Case> {
+    let one = || Builder::v3(1, 0);
+    let tensor = |dims: &[u64], kind| one().tensor("t", dims, kind, 0).pad(32).zeros(64).bytes;
+    vec![
         (
             "half a block a row",
             tensor(&[48, 2], Q8_0),
@@ -463,12 +494,6 @@ fn tensor_places() -> Vec<Case> {
             .zeros(32)
             .bytes
     };
-    let two = |a: (u32, u64), b: (u32, u64)| {
-        let both = Builder::v3(2, 0)
-            .tensor("a", &[32], a.0, a.1)
-            .tensor("b", &[32], b.0, b.1);
-        both.pad(32).zeros(256).bytes
-    };
     let mut short = Builder::v3(1, 0)
         .tensor("t", &[8], F32, 0)
         .pad(32)
@@ -501,6 +526,17 @@ fn tensor_places() -> Vec<Case> {
             short,
             &["tensor `t`", "32 bytes from byte 64 on", "95 bytes:"],
         ),
+    ]
+}
+
+fn overlaps() -> Vec<Case> {
+    let two = |a: (u32, u64), b: (u32, u64)| {
+        let both = Builder::v3(2, 0)
+            .tensor("a", &[32], a.0, a.1)
+            .tensor("b", &[32], b.0, b.1);
+        both.pad(32).zeros(256).bytes
+    };
+    vec![
         (
             "same place",
             two((F32, 0), (F32, 0)),
@@ -549,11 +585,17 @@ fn every_bad_file_gives_an_error_that_says_where() {
     let groups = [
         other_files(),
         headers(),
+        counts(),
         keys(),
+        values(),
         arrays(),
+        nested_arrays(),
         special_keys(),
         tensor_entries(),
+        tensor_shapes(),
+        tensor_ends(),
         tensor_places(),
+        overlaps(),
     ];
     let cases: Vec<Case> = groups.into_iter().flatten().collect();
     assert!(cases.len() >= 90, "{} cases", cases.len());

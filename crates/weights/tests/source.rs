@@ -29,7 +29,9 @@ use zip::{CompressionMethod, write::SimpleFileOptions};
 #[test]
 #[ignore = "run by the other tests, in a process of its own"]
 fn child() {
-    let ordered = ["TEST_MODEL", "TEST_REFERENCE"].iter().any(|v| env::var_os(v).is_some());
+    let ordered = ["TEST_MODEL", "TEST_REFERENCE"]
+        .iter()
+        .any(|v| env::var_os(v).is_some());
     if !ordered {
         // Asked for with all ignored tests, not by one of the others.
         return;
