@@ -31,7 +31,10 @@ fn find(file: &str) -> Option<PathBuf> {
         env("PLAINCHANT_DEV_MODELS").unwrap_or_else(|| home.join(".cache/plainchant-dev-models")),
         env("PLAINCHANT_CACHE").unwrap_or_else(|| home.join(".cache/plainchant/models")),
     ];
-    let found = folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file());
+    let found = folders
+        .iter()
+        .map(|folder| folder.join(file))
+        .find(|path| path.is_file());
     if found.is_none() {
         eprintln!("skipped: {file} was not found");
     }
@@ -47,7 +50,10 @@ fn load(path: &Path) -> Loaded {
     let file = Gguf::open(path).unwrap();
     let pool = Pool::new(kernels::topology::default_threads());
     let model = Arc::new(Model::load(&file, &pool, LoadOptions::default()).unwrap());
-    Loaded { model, tokenizer: Arc::new(Tokenizer::from_gguf(&file).unwrap()) }
+    Loaded {
+        model,
+        tokenizer: Arc::new(Tokenizer::from_gguf(&file).unwrap()),
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +76,22 @@ fn answer(loaded: &Loaded, prompt: &[u32], len: usize, way: Way) -> (String, Vec
     let (model, tokenizer) = (Arc::clone(&loaded.model), Arc::clone(&loaded.tokenizer));
     let mut engine =
         Engine::new(model, tokenizer, way.isa, Pool::new(way.threads), options).unwrap();
-    let sampling =
-        Sampling { temperature: 0.8, top_k: 40, top_p: 0.95, seed: 42, ..Sampling::default() };
+    let sampling = Sampling {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        seed: 42,
+        ..Sampling::default()
+    };
     for i in 0..way.company {
         let prompt = prompt[i..prompt.len() / 3].to_vec();
-        engine.submit(Request { prompt, max_tokens: Some(len / 2), ..Request::default() }).unwrap();
+        engine
+            .submit(Request {
+                prompt,
+                max_tokens: Some(len / 2),
+                ..Request::default()
+            })
+            .unwrap();
     }
     let request = Request {
         prompt: prompt.to_vec(),
@@ -110,7 +127,10 @@ fn answer(loaded: &Loaded, prompt: &[u32], len: usize, way: Way) -> (String, Vec
 /// The first `len` tokens of a fixed text.
 fn prompt(loaded: &Loaded, len: usize) -> Vec<u32> {
     let text = include_str!("fixtures/logits/perplexity.txt");
-    let options = text::EncodeOptions { add_special: true, parse_special: false };
+    let options = text::EncodeOptions {
+        add_special: true,
+        parse_special: false,
+    };
     let mut tokens = loaded.tokenizer.encode(&text[..8 * len], options);
     tokens.truncate(len);
     assert_eq!(tokens.len(), len);
@@ -118,7 +138,10 @@ fn prompt(loaded: &Loaded, len: usize) -> Vec<u32> {
 }
 
 fn fast() -> Vec<Isa> {
-    Isa::supported().into_iter().filter(|isa| *isa != Isa::Scalar).collect()
+    Isa::supported()
+        .into_iter()
+        .filter(|isa| *isa != Isa::Scalar)
+        .collect()
 }
 
 #[test]
@@ -130,10 +153,20 @@ fn a_real_model_answers_the_same_in_every_way() {
     for isa in fast() {
         for threads in [1, 2, 3] {
             for chunk in [1, 7, 64, 512] {
-                ways.push(Way { isa, threads, chunk, company: 0 });
+                ways.push(Way {
+                    isa,
+                    threads,
+                    chunk,
+                    company: 0,
+                });
             }
         }
-        ways.push(Way { isa, threads: 2, chunk: 100, company: 3 });
+        ways.push(Way {
+            isa,
+            threads: 2,
+            chunk: 100,
+            company: 3,
+        });
     }
     let expected = answer(&loaded, &long, 64, ways[ways.len() - 2]);
     eprintln!("{} ways, hash {}", ways.len(), expected.2);
@@ -147,11 +180,21 @@ fn the_scalar_reference_gives_the_same_answer() {
     let Some(path) = find(SMOLLM2) else { return };
     let loaded = load(&path);
     let short = prompt(&loaded, 40);
-    let scalar = Way { isa: Isa::Scalar, threads: 2, chunk: 64, company: 0 };
+    let scalar = Way {
+        isa: Isa::Scalar,
+        threads: 2,
+        chunk: 64,
+        company: 0,
+    };
     let expected = answer(&loaded, &short, 8, scalar);
     for isa in fast() {
         for (threads, chunk) in [(1, 1), (2, 7), (3, 64)] {
-            let way = Way { isa, threads, chunk, company: 0 };
+            let way = Way {
+                isa,
+                threads,
+                chunk,
+                company: 0,
+            };
             assert_eq!(answer(&loaded, &short, 8, way), expected, "{way:?}");
         }
     }
@@ -164,16 +207,29 @@ fn the_other_models_answer_the_same_over_a_covering_set() {
             let loaded = load(&path);
             let long = prompt(&loaded, 600);
             let short = &long[..24];
-            let of = |isa, threads, chunk, company| Way { isa, threads, chunk, company };
+            let of = |isa, threads, chunk, company| Way {
+                isa,
+                threads,
+                chunk,
+                company,
+            };
             let expected = answer(&loaded, &long, 16, of(Isa::best(), 2, 512, 0));
             for isa in fast() {
                 for (threads, chunk, company) in [(1, 64, 0), (2, 7, 0), (3, 512, 0), (2, 100, 2)] {
                     let way = of(isa, threads, chunk, company);
-                    assert_eq!(answer(&loaded, &long, 16, way), expected, "{path:?}: {way:?}");
+                    assert_eq!(
+                        answer(&loaded, &long, 16, way),
+                        expected,
+                        "{path:?}: {way:?}"
+                    );
                 }
             }
             let scalar = answer(&loaded, short, 2, of(Isa::Scalar, 2, 64, 0));
-            assert_eq!(answer(&loaded, short, 2, of(Isa::best(), 1, 1, 0)), scalar, "{path:?}: scalar");
+            assert_eq!(
+                answer(&loaded, short, 2, of(Isa::best(), 1, 1, 0)),
+                scalar,
+                "{path:?}: scalar"
+            );
         }
     } else {
         eprintln!("skipped: the other models (PLAINCHANT_ORACLE=all tests them)");

@@ -16,7 +16,12 @@ use serde::Deserialize;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 
-const NAMES: [&str; 4] = ["smollm2", "gemma3", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"];
+const NAMES: [&str; 4] = [
+    "smollm2",
+    "gemma3",
+    "qwen2.5-coder-0.5b",
+    "qwen2.5-coder-1.5b",
+];
 const TOP: usize = 64;
 const CONTEXT: usize = 1024;
 
@@ -46,9 +51,15 @@ impl Record {
     fn read(bytes: &[u8]) -> Self {
         let words: Vec<[u8; 4]> = bytes.as_chunks::<4>().0.to_vec();
         let float = |i: usize| f32::from_le_bytes(words[i]);
-        let top = (0..TOP).map(|i| (u32::from_le_bytes(words[i]), float(TOP + i))).collect();
+        let top = (0..TOP)
+            .map(|i| (u32::from_le_bytes(words[i]), float(TOP + i)))
+            .collect();
         let (all, rest) = (float(2 * TOP), float(2 * TOP + 1));
-        Self { top, log_sum_exp: f64::from(all), rest_log_sum_exp: f64::from(rest) }
+        Self {
+            top,
+            log_sum_exp: f64::from(all),
+            rest_log_sum_exp: f64::from(rest),
+        }
     }
 }
 
@@ -64,7 +75,10 @@ fn find(file: &str) -> Option<PathBuf> {
         env("PLAINCHANT_DEV_MODELS").unwrap_or_else(|| home.join(".cache/plainchant-dev-models")),
         env("PLAINCHANT_CACHE").unwrap_or_else(|| home.join(".cache/plainchant/models")),
     ];
-    folders.iter().map(|folder| folder.join(file)).find(|path| path.is_file())
+    folders
+        .iter()
+        .map(|folder| folder.join(file))
+        .find(|path| path.is_file())
 }
 
 /// The models to test, with their names; says which are left out and why.
@@ -91,36 +105,57 @@ fn read_fixture(name: &str) -> Fixture {
 }
 
 fn load(path: &Path, dequantize: bool) -> Arc<Model> {
-    let options = LoadOptions { dequantize, ..LoadOptions::default() };
+    let options = LoadOptions {
+        dequantize,
+        ..LoadOptions::default()
+    };
     let pool = Pool::new(kernels::topology::default_threads());
     Arc::new(Model::load(&Gguf::open(path).unwrap(), &pool, options).unwrap())
 }
 
 fn decoder(model: &Arc<Model>, kv_type: KvType) -> (Decoder, Memory) {
-    let options = MemoryOptions { kv_type, context: CONTEXT, sequences: 1 };
+    let options = MemoryOptions {
+        kv_type,
+        context: CONTEXT,
+        sequences: 1,
+    };
     let memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::best(), Pool::new(kernels::topology::default_threads()));
-    (Decoder::new(Arc::clone(model), ops, 256, CONTEXT).unwrap(), memory)
+    (
+        Decoder::new(Arc::clone(model), ops, 256, CONTEXT).unwrap(),
+        memory,
+    )
 }
 
 /// Calls `each(record, logits)` for every recorded position of every prompt.
-fn compare(name: &str, model: &Arc<Model>, kv_type: KvType, each: &mut dyn FnMut(&Record, &[f32], &str)) {
+fn compare(
+    name: &str,
+    model: &Arc<Model>,
+    kv_type: KvType,
+    each: &mut dyn FnMut(&Record, &[f32], &str),
+) {
     let fixture = read_fixture(name);
     let bytes = std::fs::read(fixtures().join(format!("{name}.bin"))).unwrap();
-    let records: Vec<Record> = bytes.chunks_exact(fixture.record_bytes).map(Record::read).collect();
+    let records: Vec<Record> = bytes
+        .chunks_exact(fixture.record_bytes)
+        .map(Record::read)
+        .collect();
     let (mut decoder, mut memory) = decoder(model, kv_type);
     for prompt in &fixture.prompts {
         let id = memory.table_mut().create().unwrap();
         let mut done = 0;
         for part in prompt.tokens.chunks(256) {
-            let wanted: Vec<usize> =
-                (0..part.len()).filter(|i| done + i >= prompt.first_position).collect();
+            let wanted: Vec<usize> = (0..part.len())
+                .filter(|i| done + i >= prompt.first_position)
+                .collect();
             let spans = [Span::tokens(id, done, part, Rows::Some(&wanted))];
             let take = &mut |l: model::Logits<'_>| {
                 let at = prompt.first_record + l.position - prompt.first_position;
                 each(&records[at], l.values, &prompt.name);
             };
-            decoder.forward(&mut memory, Step { spans: &spans }, take).unwrap();
+            decoder
+                .forward(&mut memory, Step { spans: &spans }, take)
+                .unwrap();
             done += part.len();
         }
         memory.table_mut().release(id).unwrap();
@@ -137,11 +172,17 @@ fn dequantised_logits_are_those_of_transformers() {
             positions += 1;
             for &(token, expected) in &record.top {
                 let difference = (logits[token as usize] - expected).abs();
-                assert!(difference <= 1e-3, "{name}, {prompt}: token {token} differs by {difference}");
+                assert!(
+                    difference <= 1e-3,
+                    "{name}, {prompt}: token {token} differs by {difference}"
+                );
                 worst = worst.max(difference);
             }
             let total = engine::sampling::log_sum_exp(logits);
-            assert!((total - record.log_sum_exp).abs() <= 1e-3, "{name}, {prompt}: log-sum-exp");
+            assert!(
+                (total - record.log_sum_exp).abs() <= 1e-3,
+                "{name}, {prompt}: log-sum-exp"
+            );
         });
         eprintln!("{name}: {positions} positions, largest difference of a logit {worst:.2e}");
     }
@@ -175,7 +216,10 @@ fn quantised_logits_stay_close() {
         });
         let rms = libm::sqrt(squares / count as f64);
         let positions = margins.len() as f64;
-        let clear: Vec<_> = margins.iter().filter(|(margin, _)| *margin > 5.0 * rms).collect();
+        let clear: Vec<_> = margins
+            .iter()
+            .filter(|(margin, _)| *margin > 5.0 * rms)
+            .collect();
         let kept = margins.iter().filter(|(_, same)| *same).count() as f64 / positions;
         let clear_share = clear.len() as f64 / positions;
         let mean = divergence / positions;
@@ -185,7 +229,10 @@ fn quantised_logits_stay_close() {
             kept * 100.0,
             clear_share * 100.0
         );
-        assert!(clear.iter().all(|(_, same)| *same), "{name}: a clear first choice changed");
+        assert!(
+            clear.iter().all(|(_, same)| *same),
+            "{name}: a clear first choice changed"
+        );
         assert!(mean <= 0.02, "{name}: mean divergence {mean}");
     }
 }
@@ -212,14 +259,25 @@ fn perplexity_is_that_of_transformers() {
     let text = std::fs::read_to_string(fixtures().join("perplexity.json")).unwrap();
     let expected: Perplexities = serde_json::from_str(&text).unwrap();
     for (name, path) in models() {
-        let Some(expected) = expected.models.get(name) else { continue };
+        let Some(expected) = expected.models.get(name) else {
+            continue;
+        };
         let bytes = std::fs::read(fixtures().join(&expected.tokens)).unwrap();
-        let tokens: Vec<u32> =
-            bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+        let tokens: Vec<u32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|b| u32::from_le_bytes(*b))
+            .collect();
         let model = load(&path, false);
         let (mut decoder, mut memory) = decoder(&model, KvType::F16);
         // The windows of the fixture already begin as they should.
-        let windows = Windows { window: 512, limit: None, bos: None, chunk: 256 };
+        let windows = Windows {
+            window: 512,
+            limit: None,
+            bos: None,
+            chunk: 256,
+        };
         let found = score(&mut decoder, &mut memory, &tokens, windows, &mut |_| ()).unwrap();
         let off = found.perplexity / expected.f32.perplexity - 1.0;
         eprintln!(
@@ -230,6 +288,10 @@ fn perplexity_is_that_of_transformers() {
             off * 100.0,
             expected.f32.perplexity
         );
-        assert!(off.abs() <= 0.01, "{name}: perplexity {} is off by {off}", found.perplexity);
+        assert!(
+            off.abs() <= 0.01,
+            "{name}: perplexity {} is off by {off}",
+            found.perplexity
+        );
     }
 }

@@ -9,6 +9,9 @@ const PARALLEL_VALUES: usize = 16 * 1024;
 /// Values a thread takes at once.
 const CHUNK_VALUES: usize = 4 * 1024;
 
+/// What is done with a row of each of two matrices: called with its number and values.
+pub type RowPairJob<'a> = dyn Fn(usize, &mut [f32], &mut [f32]) + Sync + 'a;
+
 /// Calls `job(row, values)` for each row of `width` values of `data`, on all threads where it pays.
 /// Rows are independent, so the result doesn't depend on who does which.
 ///
@@ -20,7 +23,9 @@ pub fn for_each_row(
     width: usize,
     job: &(dyn Fn(usize, &mut [f32]) + Sync),
 ) {
-    for_each_row_pair(pool, data, width, &mut [], 0, &|row, values, _| job(row, values));
+    for_each_row_pair(pool, data, width, &mut [], 0, &|row, values, _| {
+        job(row, values)
+    });
 }
 
 /// Calls `job(row, a, b)` for each row of two matrices of the same number of rows.
@@ -33,14 +38,22 @@ pub fn for_each_row_pair(
     a_width: usize,
     b: &mut [f32],
     b_width: usize,
-    job: &(dyn Fn(usize, &mut [f32], &mut [f32]) + Sync),
+    job: &RowPairJob<'_>,
 ) {
     if a.is_empty() {
         return;
     }
     let rows = a.len() / a_width;
-    assert_eq!(a.len(), rows * a_width, "the first matrix is not a whole number of rows");
-    assert_eq!(b.len(), rows * b_width, "the second matrix has another number of rows");
+    assert_eq!(
+        a.len(),
+        rows * a_width,
+        "the first matrix is not a whole number of rows"
+    );
+    assert_eq!(
+        b.len(),
+        rows * b_width,
+        "the second matrix has another number of rows"
+    );
     let values = a.len() + b.len();
     let rows_per_chunk = (CHUNK_VALUES / (a_width + b_width).max(1)).max(1);
     let (a, b) = (Rows::new(a, a_width), Rows::new(b, b_width));
@@ -54,7 +67,10 @@ pub fn for_each_row_pair(
         run(0, rows);
     } else {
         pool.run(rows.div_ceil(rows_per_chunk), &|chunk, _worker| {
-            run(chunk * rows_per_chunk, rows.min((chunk + 1) * rows_per_chunk));
+            run(
+                chunk * rows_per_chunk,
+                rows.min((chunk + 1) * rows_per_chunk),
+            );
         });
     }
 }
@@ -71,12 +87,19 @@ unsafe impl Sync for Rows<'_> {}
 
 impl<'a> Rows<'a> {
     fn new(data: &'a mut [f32], width: usize) -> Self {
-        Self { start: data.as_mut_ptr(), width, owner: PhantomData }
+        Self {
+            start: data.as_mut_ptr(),
+            width,
+            owner: PhantomData,
+        }
     }
 
     /// # Safety
     /// `row` is within the matrix, and not handed out elsewhere at the same time.
-    #[expect(clippy::mut_from_ref, reason = "rows are disjoint; see the safety demand")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "rows are disjoint; see the safety demand"
+    )]
     unsafe fn row(&self, row: usize) -> &mut [f32] {
         // SAFETY: within the matrix, as demanded.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(row * self.width), self.width) }

@@ -34,7 +34,9 @@ fn models() -> Vec<(String, Arc<Model>)> {
 
 fn tokens(model: &Model, seed: u64, len: usize) -> Vec<u32> {
     let mut random = Random(seed);
-    (0..len).map(|_| (random.next() % model.architecture.vocabulary as u64) as u32).collect()
+    (0..len)
+        .map(|_| (random.next() % model.architecture.vocabulary as u64) as u32)
+        .collect()
 }
 
 fn hash(rows: &[Vec<f32>]) -> String {
@@ -45,7 +47,12 @@ fn hash(rows: &[Vec<f32>]) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-const REFERENCE: Way = Way { isa: Isa::Scalar, threads: 1, chunk: 64, kv_type: KvType::F16 };
+const REFERENCE: Way = Way {
+    isa: Isa::Scalar,
+    threads: 1,
+    chunk: 64,
+    kv_type: KvType::F16,
+};
 
 #[test]
 fn every_way_gives_the_same_bits() {
@@ -55,8 +62,17 @@ fn every_way_gives_the_same_bits() {
         for isa in Isa::supported() {
             for threads in [1, 2, 3] {
                 for chunk in [1, 7, 64, 70] {
-                    let way = Way { isa, threads, chunk, ..REFERENCE };
-                    assert_eq!(hash(&logits(&model, &input, way)), expected, "{name}: {way:?}");
+                    let way = Way {
+                        isa,
+                        threads,
+                        chunk,
+                        ..REFERENCE
+                    };
+                    assert_eq!(
+                        hash(&logits(&model, &input, way)),
+                        expected,
+                        "{name}: {way:?}"
+                    );
                 }
             }
         }
@@ -69,7 +85,12 @@ fn the_bits_are_those_of_this_version_of_the_contract() {
     for (name, model) in models() {
         let input = tokens(&model, 1, 70);
         for kv_type in [KvType::F32, KvType::F16] {
-            let way = Way { isa: Isa::best(), threads: 2, kv_type, ..REFERENCE };
+            let way = Way {
+                isa: Isa::best(),
+                threads: 2,
+                kv_type,
+                ..REFERENCE
+            };
             let hash = hash(&logits(&model, &input, way));
             writeln!(found, "{name} {} {hash}", kv_type.name()).unwrap();
         }
@@ -79,16 +100,23 @@ fn the_bits_are_those_of_this_version_of_the_contract() {
         std::fs::write(&path, &found).unwrap();
     }
     let expected = std::fs::read_to_string(&path).unwrap();
-    assert_eq!(found, expected, "if the order of arithmetic changed on purpose, raise CONTRACT_VERSION");
+    assert_eq!(
+        found, expected,
+        "if the order of arithmetic changed on purpose, raise CONTRACT_VERSION"
+    );
 }
 
 /// Several sequences together, at different lengths, joining and leaving, against each alone.
 #[test]
 fn a_sequence_in_a_batch_is_a_sequence_alone() {
     for (name, model) in models() {
-        let inputs: Vec<_> = (0..5).map(|i| tokens(&model, i, 20 + 9 * i as usize)).collect();
-        let alone: Vec<_> =
-            inputs.iter().map(|t| hash(&logits(&model, t, REFERENCE))).collect();
+        let inputs: Vec<_> = (0..5)
+            .map(|i| tokens(&model, i, 20 + 9 * i as usize))
+            .collect();
+        let alone: Vec<_> = inputs
+            .iter()
+            .map(|t| hash(&logits(&model, t, REFERENCE)))
+            .collect();
         for isa in Isa::supported() {
             let found = batched(&model, &inputs, isa);
             let found: Vec<_> = found.iter().map(|rows| hash(rows)).collect();
@@ -100,12 +128,18 @@ fn a_sequence_in_a_batch_is_a_sequence_alone() {
 /// Runs all inputs in common steps: sequence i joins at step i with a prompt of 5 + i tokens and then goes
 /// on one token a step.
 fn batched(model: &Arc<Model>, inputs: &[Vec<u32>], isa: Isa) -> Vec<Vec<Vec<f32>>> {
-    let options =
-        MemoryOptions { kv_type: REFERENCE.kv_type, context: 128, sequences: inputs.len() };
+    let options = MemoryOptions {
+        kv_type: REFERENCE.kv_type,
+        context: 128,
+        sequences: inputs.len(),
+    };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(isa, Pool::new(2));
     let mut decoder = Decoder::new(Arc::clone(model), ops, 64, 128).unwrap();
-    let ids: Vec<_> = inputs.iter().map(|_| memory.table_mut().create().unwrap()).collect();
+    let ids: Vec<_> = inputs
+        .iter()
+        .map(|_| memory.table_mut().create().unwrap())
+        .collect();
     let mut rows: Vec<Vec<Vec<f32>>> = vec![Vec::new(); inputs.len()];
     for step in 0.. {
         let mut spans = Vec::new();
@@ -114,7 +148,12 @@ fn batched(model: &Arc<Model>, inputs: &[Vec<u32>], isa: Isa) -> Vec<Vec<Vec<f32
             let done = rows[i].len();
             let n = if done == 0 { 5 + i } else { 1 };
             if done < input.len() {
-                spans.push(Span::tokens(ids[i], done, &input[done..done + n], Rows::All));
+                spans.push(Span::tokens(
+                    ids[i],
+                    done,
+                    &input[done..done + n],
+                    Rows::All,
+                ));
                 owners.push(i);
             }
         }
@@ -122,7 +161,9 @@ fn batched(model: &Arc<Model>, inputs: &[Vec<u32>], isa: Isa) -> Vec<Vec<Vec<f32
             return rows;
         }
         let take = &mut |l: model::Logits<'_>| rows[owners[l.span]].push(l.values.to_vec());
-        decoder.forward(&mut memory, Step { spans: &spans }, take).unwrap();
+        decoder
+            .forward(&mut memory, Step { spans: &spans }, take)
+            .unwrap();
     }
     unreachable!("every input ends")
 }
@@ -134,17 +175,25 @@ fn a_sequence_cut_back_is_as_if_never_longer() {
     let (first, second) = (tokens(&model, 3, 70), tokens(&model, 4, 40));
     let straight: Vec<u32> = first[..33].iter().chain(&second).copied().collect();
     let expected = hash(&logits(&model, &straight, REFERENCE)[33..]);
-    let options = MemoryOptions { kv_type: REFERENCE.kv_type, context: 128, sequences: 1 };
+    let options = MemoryOptions {
+        kv_type: REFERENCE.kv_type,
+        context: 128,
+        sequences: 1,
+    };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::best(), Pool::new(2));
     let mut decoder = Decoder::new(Arc::clone(&model), ops, 128, 128).unwrap();
     let id = memory.table_mut().create().unwrap();
     let mut rows = Vec::new();
     let spans = [Span::tokens(id, 0, &first, Rows::None)];
-    decoder.forward(&mut memory, Step { spans: &spans }, &mut |_| ()).unwrap();
+    decoder
+        .forward(&mut memory, Step { spans: &spans }, &mut |_| ())
+        .unwrap();
     memory.table_mut().truncate(id, 33).unwrap();
     let spans = [Span::tokens(id, 33, &second, Rows::All)];
     let step = Step { spans: &spans };
-    decoder.forward(&mut memory, step, &mut |l| rows.push(l.values.to_vec())).unwrap();
+    decoder
+        .forward(&mut memory, step, &mut |l| rows.push(l.values.to_vec()))
+        .unwrap();
     assert_eq!(hash(&rows), expected);
 }

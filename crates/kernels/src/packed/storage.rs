@@ -1,58 +1,101 @@
 //! Memory for packed weights: aligned, uninitialised until packed, on huge pages where there are any.
+//!
+//! Streaming weights through small pages costs up to half of the bandwidth on a virtual machine, where each
+//! miss of the address cache walks two page tables. Most matrices of a small model are smaller than a huge
+//! page, so they lie one behind the other in common regions.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A cache line, and the widest vector.
 const ALIGN: usize = 64;
-/// Blocks of at least twice this size are aligned to it.
+/// The size and alignment of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
+/// The size of a common region; what is not used of it is never touched, and so takes no memory.
+const REGION: usize = 32 << 20;
+/// A block from this size on has a region of its own.
+const LARGE: usize = REGION / 2;
 
-/// A block of bytes aligned to at least 64.
+/// The region that small blocks are taken from, and how much of it is taken.
+static COMMON: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
+
+/// A block of bytes aligned to 64.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    start: NonNull<u8>,
-    layout: Layout,
+    region: Arc<Region>,
+    offset: usize,
+    len: usize,
 }
-
-// SAFETY: it is plain memory, owned by this value alone.
-unsafe impl Send for Storage {}
-// SAFETY: shared access only reads it (see `as_ptr`).
-unsafe impl Sync for Storage {}
 
 impl Storage {
     /// `len` uninitialised bytes, or nothing where there is no memory for them.
     pub(crate) fn uninitialised(len: usize) -> Option<Self> {
-        let align = if len >= 2 * HUGE_PAGE {
-            HUGE_PAGE
-        } else {
-            ALIGN
-        };
-        let layout = Layout::from_size_align(len.max(ALIGN), align).ok()?;
-        // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        #[cfg(target_os = "linux")]
-        if align == HUGE_PAGE {
-            // SAFETY: the range is ours and the advice changes no contents. A refusal costs speed only.
-            unsafe {
-                libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
-            }
+        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
+        if len >= LARGE {
+            let region = Arc::new(Region::new(len)?);
+            return Some(Self { region, offset: 0, len });
         }
-        Some(Self { start, layout })
+        let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
+        let (region, offset) = match common.take() {
+            Some((region, used)) if used + len <= REGION => (region, used),
+            _ => (Arc::new(Region::new(REGION)?), 0),
+        };
+        *common = Some((Arc::clone(&region), offset + len));
+        Some(Self { region, offset, len })
     }
 
     /// Its first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        // SAFETY: the block lies within the region.
+        unsafe { self.region.start.as_ptr().add(self.offset) }
     }
 
     /// Its size in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.layout.size()
+        self.len
     }
 }
 
 impl Drop for Storage {
+    fn drop(&mut self) {
+        let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
+        // When only this block and the list hold the region, it is empty: let go of it.
+        if common.as_ref().is_some_and(|(region, _)| {
+            Arc::ptr_eq(region, &self.region) && Arc::strong_count(region) == 2
+        }) {
+            *common = None;
+        }
+    }
+}
+
+/// Memory from the allocator.
+#[derive(Debug)]
+struct Region {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it is plain memory; each block of it belongs to one `Storage`.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn new(len: usize) -> Option<Self> {
+        let layout = Layout::from_size_align(len, HUGE_PAGE).ok()?;
+        // SAFETY: the size is not zero.
+        let start = NonNull::new(unsafe { alloc(layout) })?;
+        #[cfg(target_os = "linux")]
+        // SAFETY: the range is ours and the advice changes no contents. A refusal costs speed only.
+        unsafe {
+            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        }
+        Some(Self { start, layout })
+    }
+}
+
+impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and not freed before.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }

@@ -6,10 +6,10 @@ use kernels::formats::Format;
 use weights::gguf::writer::Writer;
 
 /// A small generator of our own (SplitMix64), so that files are the same for ever.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,7 +18,7 @@ impl Random {
     }
 
     /// Between −1 and 1.
-    pub fn signed(&mut self) -> f32 {
+    pub(crate) fn signed(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
 }
@@ -29,10 +29,10 @@ const LAYERS: usize = 2;
 const HEADS: usize = 8;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 32;
-pub const VOCABULARY: usize = 300;
+pub(crate) const VOCABULARY: usize = 300;
 
 /// The bytes of a llama model whose matrices are of `format`.
-pub fn llama(format: Format) -> Vec<u8> {
+pub(crate) fn llama(format: Format) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.set("general.architecture", "llama");
     for (key, value) in [
@@ -63,7 +63,12 @@ pub fn llama(format: Format) -> Vec<u8> {
             ("ffn_up", INNER, HIDDEN),
             ("ffn_down", HIDDEN, INNER),
         ] {
-            matrix(&mut writer, &format!("blk.{layer}.{part}.weight"), rows, cols);
+            matrix(
+                &mut writer,
+                &format!("blk.{layer}.{part}.weight"),
+                rows,
+                cols,
+            );
         }
     }
     let norms = (0..LAYERS).flat_map(|layer| {
@@ -71,7 +76,11 @@ pub fn llama(format: Format) -> Vec<u8> {
     });
     for name in norms.chain(["output_norm.weight".to_owned()]) {
         writer.declare(&name, &[HIDDEN], Format::F32);
-        data.push((0..HIDDEN).flat_map(|i| (1.0 + i as f32 / 1024.0).to_le_bytes()).collect());
+        data.push(
+            (0..HIDDEN)
+                .flat_map(|i| (1.0 + i as f32 / 1024.0).to_le_bytes())
+                .collect(),
+        );
     }
     let parts: Vec<&[u8]> = data.iter().map(Vec::as_slice).collect();
     let mut out = Vec::new();
