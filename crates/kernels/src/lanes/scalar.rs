@@ -21,14 +21,24 @@ fn fma_hard(a: f32, b: f32, c: f32) -> f32 {
     a.mul_add(b, c)
 }
 
+/// `f` of each lane. (`std::array::from_fn` would do, but takes many times as long to compile.)
+#[inline(always)]
+fn each<T: Copy + Default>(f: impl Fn(usize) -> T) -> [T; LANES] {
+    let mut lanes = [T::default(); LANES];
+    for (i, lane) in lanes.iter_mut().enumerate() {
+        *lane = f(i);
+    }
+    lanes
+}
+
 #[inline(always)]
 fn map(a: [f32; LANES], f: impl Fn(f32) -> f32) -> [f32; LANES] {
-    std::array::from_fn(|i| f(a[i]))
+    each(|i| f(a[i]))
 }
 
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    std::array::from_fn(|i| f(a[i], b[i]))
+    each(|i| f(a[i], b[i]))
 }
 
 macro_rules! reference {
@@ -50,31 +60,27 @@ macro_rules! reference {
             }
             #[inline(always)]
             fn load_f16(src: &[u16; LANES]) -> Self {
-                Self(std::array::from_fn(|i| {
-                    half::f16::from_bits(src[i]).to_f32_const()
-                }))
+                Self(each(|i| half::f16::from_bits(src[i]).to_f32_const()))
             }
             #[inline(always)]
             fn store_f16(self, dst: &mut [u16; LANES]) {
-                *dst = std::array::from_fn(|i| half::f16::from_f32_const(self.0[i]).to_bits());
+                *dst = each(|i| half::f16::from_f32_const(self.0[i]).to_bits());
             }
             #[inline(always)]
             fn load_bf16(src: &[u16; LANES]) -> Self {
-                Self(std::array::from_fn(|i| {
-                    f32::from_bits(u32::from(src[i]) << 16)
-                }))
+                Self(each(|i| f32::from_bits(u32::from(src[i]) << 16)))
             }
             #[inline(always)]
             fn from_i32(src: &[i32; LANES]) -> Self {
-                Self(std::array::from_fn(|i| src[i] as f32))
+                Self(each(|i| src[i] as f32))
             }
             #[inline(always)]
             fn from_u8(src: &[u8; LANES]) -> Self {
-                Self(std::array::from_fn(|i| f32::from(src[i])))
+                Self(each(|i| f32::from(src[i])))
             }
             #[inline(always)]
             fn from_i8(src: &[i8; LANES]) -> Self {
-                Self(std::array::from_fn(|i| f32::from(src[i])))
+                Self(each(|i| f32::from(src[i])))
             }
             #[inline(always)]
             fn add(self, b: Self) -> Self {
@@ -98,7 +104,7 @@ macro_rules! reference {
             }
             #[inline(always)]
             fn fma(self, b: Self, c: Self) -> Self {
-                Self(std::array::from_fn(|i| $fma(self.0[i], b.0[i], c.0[i])))
+                Self(each(|i| $fma(self.0[i], b.0[i], c.0[i])))
             }
             #[inline(always)]
             fn max(self, b: Self) -> Self {
@@ -128,17 +134,15 @@ macro_rules! reference {
             }
             #[inline(always)]
             fn gt(self, b: Self) -> Self::Mask {
-                std::array::from_fn(|i| self.0[i] > b.0[i])
+                each(|i| self.0[i] > b.0[i])
             }
             #[inline(always)]
             fn mask(bits: u16) -> Self::Mask {
-                std::array::from_fn(|i| bits >> i & 1 == 1)
+                each(|i| bits >> i & 1 == 1)
             }
             #[inline(always)]
             fn select(mask: Self::Mask, a: Self, b: Self) -> Self {
-                Self(std::array::from_fn(
-                    |i| if mask[i] { a.0[i] } else { b.0[i] },
-                ))
+                Self(each(|i| if mask[i] { a.0[i] } else { b.0[i] }))
             }
         }
     };
