@@ -32,9 +32,9 @@ pub(crate) struct Cli {
 
 const ENVIRONMENT: &str = "\
 Environment variables:
-  PLAINCHANT_CACHE  the folder of cached models [default: plainchant/models in the user's cache folder]
-  PLAINCHANT_ISA    the instruction set: scalar, avx2 or avx512 [default: the best this CPU has]
-  PLAINCHANT_PIP    the command that runs Python's pip, which fetches models [default: searched for]
+  PLAINCHANT_CACHE  folder of cached models [default: plainchant/models in the user's caches]
+  PLAINCHANT_ISA    instruction set: scalar, avx2 or avx512 [default: the best there is]
+  PLAINCHANT_PIP    command that runs Python's pip, which fetches models [default: found]
   NO_COLOR          no colours, even on a terminal
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
@@ -185,7 +185,7 @@ pub(crate) struct RunArgs {
 }
 
 const RUN_NOTES: &str = "\
-With the chat template, one line break at the end of standard input is dropped; --raw keeps it.
+With the chat template, one line break at the end of standard input is dropped; --raw keeps it. \
 Ctrl-C ends the generation and keeps what came so far; a second Ctrl-C ends the program at once.";
 
 /// How tokens are chosen.
@@ -431,8 +431,9 @@ impl BenchArgs {
 }
 
 const BENCH_NOTES: &str = "\
-A prefill row runs a prompt per sequence, from nothing to the logits of its last token. A decode row runs
-one token per sequence and step and reads the logits of each. Rates count the tokens of all sequences.";
+A prefill row runs a prompt per sequence, from nothing to the logits of its last token. A decode row \
+runs one token per sequence and step and reads the logits of each. Rates count the tokens of all \
+sequences.";
 
 /// `ROWSxCOLS`.
 fn parse_size(text: &str) -> Result<(usize, usize), String> {
@@ -478,8 +479,8 @@ pub(crate) struct PerplexityArgs {
 }
 
 const PERPLEXITY_NOTES: &str = "\
-The text is cut into windows that don't overlap, each run on its own; the second half of each is scored.
-These are the windows and positions of llama.cpp's llama-perplexity, so that figures compare.";
+The text is cut into windows that don't overlap, each run on its own; the second half of each is \
+scored. These are the windows and positions of llama.cpp's llama-perplexity, so that figures compare.";
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -8,15 +8,21 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// What takes less than this needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A bar that counts bytes.
+/// A bar that counts bytes, to be drawn where standard error is a terminal.
 pub(crate) fn bytes(message: &str, total: Option<u64>) -> ProgressBar {
+    bytes_on(ProgressDrawTarget::stderr(), message, total)
+}
+
+fn bytes_on(target: ProgressDrawTarget, message: &str, total: Option<u64>) -> ProgressBar {
     let template = match total {
-        Some(_) => {
-            "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
-        }
+        Some(_) => "{msg} [{wide_bar}] {decimal_bytes}/{decimal_total_bytes} {eta}",
         None => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
     };
-    with_style(ProgressBar::new(total.unwrap_or(0)), message, template)
+    with_style(
+        ProgressBar::with_draw_target(total, target),
+        message,
+        template,
+    )
 }
 
 /// A bar that counts pieces of work.
@@ -28,7 +34,6 @@ pub(crate) fn steps(message: &str, total: usize) -> ProgressBar {
     )
 }
 
-/// A bar that draws itself where standard error is a terminal.
 fn with_style(bar: ProgressBar, message: &str, template: &str) -> ProgressBar {
     // The templates are those above; one that can't be read would leave the plain style.
     let style =
@@ -49,8 +54,7 @@ pub(crate) struct LateBar {
 impl LateBar {
     /// A bar that counts bytes.
     pub(crate) fn bytes(message: &str, total: u64) -> Self {
-        let bar = bytes(message, Some(total));
-        bar.set_draw_target(ProgressDrawTarget::hidden());
+        let bar = bytes_on(ProgressDrawTarget::hidden(), message, Some(total));
         Self {
             bar,
             start: Instant::now(),

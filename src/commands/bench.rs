@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use indicatif::ProgressBar;
 use kernels::isa::Isa;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, SPANS_MAX, Span, Step};
 use serde::Serialize;
@@ -144,7 +143,6 @@ struct Bench {
     options: MemoryOptions,
     repeat: usize,
     chunk: usize,
-    bar: ProgressBar,
 }
 
 impl Bench {
@@ -163,13 +161,11 @@ impl Bench {
             context,
             sequences: 1,
         };
-        let bar = ProgressBar::hidden();
         Ok(Self {
             decoder,
             options,
             repeat: args.repeat as usize,
             chunk,
-            bar,
         })
     }
 
@@ -213,7 +209,6 @@ impl Bench {
             for &sequence in &sequences {
                 memory.table_mut().truncate(sequence, depth)?;
             }
-            self.bar.tick();
         }
         Ok(samples)
     }

@@ -138,7 +138,8 @@ fn to_json(value: &Value<'_>) -> Json {
         Value::I32(v) => json!(v),
         Value::U64(v) => json!(v),
         Value::I64(v) => json!(v),
-        Value::F32(v) => json!(v),
+        // The shortest digits that are this f32, not those of its f64.
+        Value::F32(v) => json!(v.to_string().parse::<f64>().ok().filter(|v| v.is_finite())),
         Value::F64(v) => json!(v),
         Value::Bool(v) => json!(v),
         Value::String(bytes) => json!(String::from_utf8_lossy(bytes)),

@@ -160,19 +160,11 @@ fn perplexity_is_the_same_by_text_ids_and_chunk() {
     for name in ["llama-tied", "gemma3"] {
         let model = tiny(name);
         let score = |source: &[&str], args: &[&str]| {
-            let common = [
-                "perplexity",
-                "--model",
-                &model,
-                "--json",
-                "--ctx",
-                "64",
-                "--chunks",
-                "3",
-            ];
+            let common = ["perplexity", "--model", &model, "--json", "--ctx", "64"];
             run(&[&common[..], source, args].concat()).json()
         };
-        let expected = score(&[&text], &[]);
+        let three = ["--chunks", "3"];
+        let expected = score(&[&text], &three);
         assert_eq!(
             (&expected["windows"], &expected["tokens_scored"]),
             (&json!(3), &json!(93))
@@ -187,15 +179,15 @@ fn perplexity_is_the_same_by_text_ids_and_chunk() {
             run_with(&["tokenize", "--model", &model, "--ids"], words.as_bytes()).success();
         fs::write(&ids, format!("[{}]", tokens.trim().replace(' ', ","))).unwrap();
         for other in [
-            score(&["--token-ids", &ids], &[]),
-            score(&[&text], &["--prefill-chunk", "5", "--threads", "1"]),
-            score(&[&text], &["--threads", "2"]),
+            score(&["--token-ids", &ids], &three),
+            score(&[&text, "--prefill-chunk", "5", "--threads", "1"], &three),
+            score(&[&text, "--threads", "2"], &three),
         ] {
             assert_eq!(other["perplexity"], expected["perplexity"], "{name}");
             assert_eq!(other["text_tokens"], expected["text_tokens"], "{name}");
         }
         assert_ne!(
-            score(&[&text], &["--kv", "f32"])["perplexity"],
+            score(&[&text, "--kv", "f32"], &three)["perplexity"],
             expected["perplexity"]
         );
         let whole = score(&[&text], &["--chunks", "0"]);
