@@ -168,7 +168,11 @@ fn a_real_model_answers_the_same_in_every_way() {
             company: 3,
         });
     }
-    let expected = answer(&loaded, &long, 64, ways[ways.len() - 2]);
+    let Some(&first) = ways.first() else {
+        eprintln!("skipped: this CPU has the scalar reference only");
+        return;
+    };
+    let expected = answer(&loaded, &long, 64, first);
     eprintln!("{} ways, hash {}", ways.len(), expected.2);
     for way in ways {
         assert_eq!(answer(&loaded, &long, 64, way), expected, "{way:?}");

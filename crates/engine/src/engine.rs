@@ -18,6 +18,8 @@ use crate::sampling::Sampler;
 
 /// Sequences in one step at most.
 pub const SEQUENCES_MAX: usize = model::SPANS_MAX;
+/// Prompt tokens in one step at most; the buffers of a step grow with it.
+pub const PREFILL_CHUNK_MAX: usize = 8192;
 /// Requests waiting at most.
 pub const QUEUE_MAX: usize = 1024;
 
@@ -73,16 +75,17 @@ impl Engine {
         let trained = model.architecture.context;
         check("--ctx", options.context, trained)?;
         check("the number of sequences", options.sequences, SEQUENCES_MAX)?;
-        check(
-            "--prefill-chunk",
-            options.prefill_chunk,
-            trained.max(options.context),
-        )?;
+        check("--prefill-chunk", options.prefill_chunk, PREFILL_CHUNK_MAX)?;
+        let prefill_chunk = options.prefill_chunk.min(options.context);
+        let options = EngineOptions {
+            prefill_chunk,
+            ..options
+        };
         let EngineOptions {
             kv_type,
             context,
             sequences,
-            prefill_chunk,
+            ..
         } = options;
         let memory = MemoryOptions {
             kv_type,
@@ -91,7 +94,7 @@ impl Engine {
         };
         let memory = Memory::new(&model.architecture, memory)?;
         let sampler = Sampler::new(model.architecture.vocabulary);
-        let capacity = prefill_chunk.min(context) + sequences;
+        let capacity = prefill_chunk + sequences;
         let decoder = Decoder::new(model, Ops::new(isa, pool), capacity, context)?;
         Ok(Self {
             decoder,
@@ -181,11 +184,12 @@ impl Engine {
     /// Runs one step for all requests that have work, and adds what happened to `events`.
     ///
     /// # Errors
-    /// When the model fails; the requests that were running are lost then.
+    /// When the model fails; the requests that were running end as failed then.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
         self.admit()?;
         if let Err(error) = self.run().and_then(|()| self.collect(events)) {
-            while !self.answers.is_empty() {
+            while let Some(answer) = self.answers.first_mut() {
+                events.push(answer.finish(FinishReason::Failed));
                 self.end(0)?;
             }
             return Err(error);
@@ -196,6 +200,10 @@ impl Engine {
     /// Begins waiting requests while there is room.
     fn admit(&mut self) -> Result<(), EngineError> {
         while self.answers.len() < self.options.sequences {
+            if self.waiting.is_empty() {
+                break;
+            }
+            let sequence = self.memory.table_mut().create()?;
             let Some(Waiting {
                 id,
                 mut request,
@@ -204,7 +212,6 @@ impl Engine {
             else {
                 break;
             };
-            let sequence = self.memory.table_mut().create()?;
             let (vocabulary, context) =
                 (self.model().architecture.vocabulary, self.options.context);
             let answer = Answer::new(id, &request, stops, &self.tokenizer, vocabulary, context);

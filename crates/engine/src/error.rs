@@ -59,13 +59,11 @@ pub enum EngineError {
     State(#[from] StateError),
     /// A text to score has too few tokens.
     #[error(
-        "the text has {tokens} tokens; at least {needed} are needed for one window of {window}"
+        "the text has {tokens} tokens, fewer than one window of {window}; use a longer text or a smaller --ctx"
     )]
     TextTooShort {
         /// Tokens of the text.
         tokens: usize,
-        /// Tokens needed.
-        needed: usize,
         /// Tokens of a window.
         window: usize,
     },

@@ -11,6 +11,6 @@ pub mod random;
 mod request;
 pub mod sampling;
 
-pub use engine::{Engine, EngineOptions, QUEUE_MAX, SEQUENCES_MAX};
+pub use engine::{Engine, EngineOptions, PREFILL_CHUNK_MAX, QUEUE_MAX, SEQUENCES_MAX};
 pub use error::EngineError;
 pub use request::{Event, FinishReason, Finished, Request, RequestId, TokenEvent, TokenLogProbs};

@@ -80,20 +80,28 @@ pub fn score(
         bos,
         chunk,
     } = windows;
-    if window < 4 {
-        let range = "4 or more".to_owned();
+    for (name, value, least) in [("--ctx", window, 4), ("--prefill-chunk", chunk, 1)] {
+        if value < least {
+            let range = format!("{least} or more");
+            return Err(EngineError::Option { name, value, range });
+        }
+    }
+    if limit == Some(0) {
+        let range = "1 or more".to_owned();
         return Err(EngineError::Option {
-            name: "--ctx",
-            value: window,
+            name: "--chunks",
+            value: 0,
             range,
         });
     }
+    let vocabulary = decoder.model().architecture.vocabulary;
+    if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+        return Err(EngineError::NoSuchToken { token, vocabulary });
+    }
     let count = (tokens.len() / window).min(limit.unwrap_or(usize::MAX));
     if count == 0 {
-        let needed = if limit == Some(0) { 0 } else { window };
         return Err(EngineError::TextTooShort {
             tokens: tokens.len(),
-            needed,
             window,
         });
     }

@@ -33,7 +33,7 @@ pub enum Stream {
     Token = 0,
 }
 
-/// A number in (0, 1) with 53 bits for `token` at `position`.
+/// A number in (0, 1) with 52 bits for `token` at `position`.
 #[must_use]
 pub fn uniform(seed: u64, position: u64, stream: Stream, token: u32) -> f64 {
     let counter = [
@@ -43,8 +43,13 @@ pub fn uniform(seed: u64, position: u64, stream: Stream, token: u32) -> f64 {
         token,
     ];
     let words = philox(counter, [seed as u32, (seed >> 32) as u32]);
-    let bits = (u64::from(words[0]) << 32 | u64::from(words[1])) >> 11;
-    (bits as f64 + 0.5) / (1u64 << 53) as f64
+    // 52 bits, so that the half added to them is exact and neither end is reached.
+    unit(u64::from(words[0]) << 32 | u64::from(words[1]))
+}
+
+/// The middle of one of 2^52 equal parts of (0, 1); 52 bits, so that the half is exact and no end is reached.
+fn unit(bits: u64) -> f64 {
+    ((bits >> 12) as f64 + 0.5) / (1u64 << 52) as f64
 }
 
 /// A draw from the standard Gumbel distribution for `token` at `position`: the argmax of
@@ -76,6 +81,15 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn no_draw_reaches_an_end() {
+        for bits in [0, u64::MAX] {
+            let u = unit(bits);
+            assert!(u > 0.0 && u < 1.0, "{u}");
+            assert!((-libm::log(-libm::log(u))).is_finite());
+        }
     }
 
     #[test]

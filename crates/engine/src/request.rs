@@ -82,6 +82,8 @@ pub enum FinishReason {
     Length,
     /// It was cancelled.
     Cancelled,
+    /// The model failed while it ran; [`Engine::step`](crate::Engine::step) says how.
+    Failed,
 }
 
 impl FinishReason {
@@ -92,6 +94,7 @@ impl FinishReason {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Cancelled => "cancelled",
+            Self::Failed => "failed",
         }
     }
 }

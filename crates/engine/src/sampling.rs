@@ -10,6 +10,9 @@
 
 use crate::random::gumbel;
 
+/// The largest bias, up or down, beside −∞.
+const BIAS_MAX: f64 = 1e6;
+
 /// Parameters of the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -71,6 +74,9 @@ pub enum SamplingError {
         /// Size of the vocabulary.
         vocabulary: usize,
     },
+    /// Two biases for one token.
+    #[error("logit bias for token {0} is given twice")]
+    BiasTwice(u32),
     /// Nothing is left to choose from.
     #[error("every token is ruled out by the logit bias")]
     NothingLeft,
@@ -123,14 +129,26 @@ impl Sampling {
             if token as usize >= vocabulary {
                 return Err(SamplingError::NoSuchToken { token, vocabulary });
             }
-            if bias.is_nan() || bias == f64::INFINITY {
+            if !(bias == f64::NEG_INFINITY || bias.abs() <= BIAS_MAX) {
                 let name = "logit_bias";
                 return Err(SamplingError::OutOfRange {
                     name,
                     value: bias,
-                    range: "-inf to any finite value",
+                    range: "-1e6 to 1e6, or -inf",
                 });
             }
+        }
+        let mut biased: Vec<u32> = self.logit_bias.iter().map(|(token, _)| *token).collect();
+        biased.sort_unstable();
+        if let Some(pair) = biased.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(SamplingError::BiasTwice(pair[0]));
+        }
+        let ruled_out = self
+            .logit_bias
+            .iter()
+            .filter(|(_, bias)| *bias == f64::NEG_INFINITY);
+        if ruled_out.count() == vocabulary {
+            return Err(SamplingError::NothingLeft);
         }
         Ok(())
     }
@@ -215,8 +233,15 @@ impl Sampler {
             let best = self.candidates.iter().min_by(|a, b| better_first(a, b));
             return best.map(|c| c.token).ok_or(SamplingError::NothingLeft);
         }
+        // Below the best, so that a tiny temperature leads to −∞ and never to +∞.
+        let best = self
+            .candidates
+            .iter()
+            .map(|c| c.logit)
+            .max_by(f64::total_cmp);
+        let best = best.ok_or(SamplingError::NothingLeft)?;
         for candidate in &mut self.candidates {
-            candidate.logit /= sampling.temperature;
+            candidate.logit = (candidate.logit - best) / sampling.temperature;
         }
         self.keep_top_k(sampling.top_k);
         if sampling.top_p < 1.0 || sampling.min_p > 0.0 {
@@ -241,7 +266,8 @@ impl Sampler {
         let ids = 0u32..;
         self.candidates
             .extend(logits.iter().zip(ids).map(|(&l, token)| Candidate {
-                logit: f64::from(l),
+                // + 0 makes one of the two zeros, so that they tie.
+                logit: f64::from(l) + 0.0,
                 token,
             }));
         for &(token, bias) in &sampling.logit_bias {

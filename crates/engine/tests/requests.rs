@@ -10,7 +10,7 @@ use engine::{
 use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
-use model::Model;
+use model::{Decoder, Logits, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
 use text::Tokenizer;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
@@ -185,4 +185,56 @@ fn what_cannot_be_done_is_refused_with_the_numbers() {
     };
     assert!(engine.submit(empty_stop).is_err());
     assert!(engine.is_idle());
+}
+
+/// The hash is over the little-endian bits of all rows but the last generated token's.
+#[test]
+fn the_logits_hash_is_what_it_is_said_to_be() {
+    let prompt = [3, 1, 4, 1, 5];
+    let mut engine = engine(64, 1);
+    let id = engine.submit(request(&prompt, 6)).unwrap();
+    let events = run(&mut engine);
+    let (_, generated) = answer(&events, id);
+    let tokens: Vec<u32> = prompt.iter().chain(&generated[..5]).copied().collect();
+    let options = MemoryOptions {
+        kv_type: KvType::F16,
+        context: 64,
+        sequences: 1,
+    };
+    let model = Arc::clone(engine.model());
+    let mut memory = Memory::new(&model.architecture, options).unwrap();
+    let mut decoder = Decoder::new(model, Ops::new(Isa::Scalar, Pool::new(1)), 64, 64).unwrap();
+    let sequence = memory.table_mut().create().unwrap();
+    let spans = [Span::tokens(sequence, 0, &tokens, Rows::All)];
+    let mut hasher = blake3::Hasher::new();
+    let mut rows = 0;
+    let take = &mut |logits: Logits<'_>| {
+        rows += 1;
+        for value in logits.values {
+            hasher.update(&value.to_le_bytes());
+        }
+    };
+    decoder
+        .forward(&mut memory, Step { spans: &spans }, take)
+        .unwrap();
+    assert_eq!(rows, prompt.len() + 6 - 1);
+    let expected = hasher.finalize().to_hex().to_string();
+    assert_eq!(end(&events, id).logits_hash, Some(expected));
+}
+
+#[test]
+fn a_step_without_work_does_nothing() {
+    let mut events = Vec::new();
+    engine(16, 1).step(&mut events).unwrap();
+    assert_eq!(events, []);
+}
+
+#[test]
+fn more_prompt_than_a_step_holds_waits_its_turn() {
+    let mut engine = engine(64, 4);
+    let ids: Vec<_> = (0..4)
+        .map(|i| engine.submit(request(&[i + 1; 60], 3)).unwrap())
+        .collect();
+    let events = run(&mut engine);
+    assert!(ids.iter().all(|&id| end(&events, id).generated_tokens == 3));
 }

@@ -202,8 +202,10 @@ pub enum Activation {
 pub struct LinearSpec {
     /// Name of W.
     pub weight: String,
-    /// Name of b, where the family may have one; a file without that tensor has none.
+    /// Name of b, where the family has one.
     pub bias: Option<String>,
+    /// Whether a file without that tensor is refused; otherwise it has no b.
+    pub bias_required: bool,
     /// Width of y.
     pub rows: usize,
     /// Width of x.
@@ -217,6 +219,7 @@ impl LinearSpec {
         Self {
             weight: format!("{prefix}.weight"),
             bias: None,
+            bias_required: false,
             rows,
             cols,
         }

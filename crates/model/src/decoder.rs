@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use kernels::fpenv;
+
 use crate::architecture::{Ffn, GatedSpec, Mixer, Operation};
 use crate::error::ModelError;
 use crate::memory::Memory;
 use crate::mixer;
 use crate::model::{LoadedBranch, LoadedGated, LoadedOperation, Model};
 use crate::ops::{Activations, Ops};
-use crate::step::{Input, SPANS_MAX, Step};
+use crate::step::{Input, Rows, SPANS_MAX, Span, Step};
 use crate::workspace::{HEAD_ROWS, Workspace};
 
 /// Runs steps of one model. Holds the buffers, so steps allocate nothing.
@@ -76,7 +78,12 @@ impl Decoder {
         step: Step<'_>,
         sink: &mut dyn FnMut(Logits<'_>),
     ) -> Result<(), ModelError> {
+        // Part of the work is done on the caller's thread, whose modes are the host's.
+        let _environment = fpenv::Guard::new();
         let rows = self.check(memory, step)?;
+        if rows == 0 {
+            return Ok(());
+        }
         for span in step.spans {
             memory
                 .table
@@ -125,12 +132,7 @@ impl Decoder {
                     len,
                 });
             }
-            if let Input::Tokens(tokens) = span.input {
-                let vocabulary = self.model.architecture.vocabulary;
-                if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
-                    return Err(ModelError::NoSuchToken { token, vocabulary });
-                }
-            }
+            self.check_input(span)?;
             match span.rows_of(self.hidden()) {
                 0 => return Err(ModelError::EmptySpan(sequence)),
                 n => rows += n,
@@ -142,6 +144,33 @@ impl Decoder {
         } else {
             Ok(rows)
         }
+    }
+
+    /// Checks what enters a span and what is wanted of it.
+    fn check_input(&self, span: &Span<'_>) -> Result<(), ModelError> {
+        let (hidden, vocabulary) = (self.hidden(), self.model.architecture.vocabulary);
+        match span.input {
+            Input::Tokens(tokens) => {
+                if let Some(&token) = tokens.iter().find(|&&t| t as usize >= vocabulary) {
+                    return Err(ModelError::NoSuchToken { token, vocabulary });
+                }
+            }
+            Input::Vectors(vectors) if vectors.len() % hidden != 0 => {
+                return Err(ModelError::VectorLength {
+                    values: vectors.len(),
+                    hidden,
+                });
+            }
+            Input::Vectors(_) => {}
+        }
+        if let Rows::Some(rows) = span.want.logits {
+            let len = span.rows_of(hidden);
+            let ascending = rows.is_sorted_by(|a, b| a < b);
+            if !ascending || rows.last().is_some_and(|&last| last >= len) {
+                return Err(ModelError::WantedRows { len });
+            }
+        }
+        Ok(())
     }
 
     /// Fills the residual stream and the angles of every row.

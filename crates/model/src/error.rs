@@ -83,6 +83,20 @@ pub enum ModelError {
         /// Rows at most.
         capacity: usize,
     },
+    /// Input vectors that are no whole number of rows.
+    #[error("{values} input values are no whole number of rows of {hidden}")]
+    VectorLength {
+        /// Values given.
+        values: usize,
+        /// Values of a row.
+        hidden: usize,
+    },
+    /// Wanted rows that don't exist or are out of order.
+    #[error("the wanted rows of a span must ascend and lie below its {len} positions")]
+    WantedRows {
+        /// Positions of the span.
+        len: usize,
+    },
     /// A token outside the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocabulary}")]
     NoSuchToken {

@@ -92,6 +92,7 @@ impl Model {
         let table = LinearSpec {
             weight: architecture.embedding.clone(),
             bias: None,
+            bias_required: false,
             rows: architecture.vocabulary,
             cols: hidden,
         };
@@ -230,7 +231,7 @@ impl Filler<'_> {
         let present = spec
             .bias
             .as_ref()
-            .filter(|name| self.loader.gguf().find_tensor(name).is_some());
+            .filter(|name| spec.bias_required || self.loader.gguf().find_tensor(name).is_some());
         let bias = present
             .map(|name| self.vector(name, spec.rows))
             .transpose()?;

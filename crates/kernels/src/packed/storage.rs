@@ -34,7 +34,11 @@ impl Storage {
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
         if len >= LARGE {
             let region = Arc::new(Region::new(len)?);
-            return Some(Self { region, offset: 0, len });
+            return Some(Self {
+                region,
+                offset: 0,
+                len,
+            });
         }
         let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
         let (region, offset) = match common.take() {
@@ -42,7 +46,11 @@ impl Storage {
             _ => (Arc::new(Region::new(REGION)?), 0),
         };
         *common = Some((Arc::clone(&region), offset + len));
-        Some(Self { region, offset, len })
+        Some(Self {
+            region,
+            offset,
+            len,
+        })
     }
 
     /// Its first byte.

@@ -49,7 +49,7 @@ impl<'a> Facts<'a> {
     pub fn size_or(&self, name: &str, default: usize) -> Result<usize, ModelError> {
         match self.metadata.opt_usize(&self.key(name))? {
             Some(value) => self.checked(name, value),
-            None => Ok(default),
+            None => self.checked(name, default),
         }
     }
 
@@ -90,6 +90,14 @@ impl<'a> Facts<'a> {
         } else {
             Err(self.unsupported(name, value.to_string(), "a finite number from 0 up"))
         }
+    }
+
+    /// A switch that may be missing.
+    ///
+    /// # Errors
+    /// No bool.
+    pub fn flag_or(&self, name: &str, default: bool) -> Result<bool, ModelError> {
+        Ok(self.metadata.opt_bool(&self.key(name))?.unwrap_or(default))
     }
 
     /// A text that may be missing.

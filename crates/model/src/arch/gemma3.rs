@@ -3,7 +3,10 @@
 use kernels::rope::RopeStyle;
 
 use super::facts::Facts;
-use super::{attention_sizes, head, inverse_sqrt, rope_scaling};
+use super::{
+    attention_sizes, head, inverse_sqrt, refuse_other_switches, rope_base, rope_dims, rope_scaling,
+    softcap,
+};
 use crate::architecture::{
     Activation, Architecture, AttentionSpec, Block, Branch, Ffn, GatedSpec, LinearSpec, Mixer,
     NormSpec, Operation, RopeScaling, RopeSpec,
@@ -22,7 +25,11 @@ const LAYERS_OF_27B: usize = 62;
 /// # Errors
 /// When a key is missing, malformed, or has a value that is not supported.
 pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
+    refuse_other_switches(facts)?;
     let sizes = attention_sizes(facts)?;
+    let dims = rope_dims(facts, sizes.head_dim)?;
+    let global_every = facts.size_or("attention.sliding_window_pattern", GLOBAL_EVERY)?;
+    let score_cap = softcap(facts, "attn_logit_softcapping")?;
     let hidden = facts.size("embedding_length")?;
     let inner = facts.size("feed_forward_length")?;
     let layers = facts.size("block_count")?;
@@ -31,7 +38,7 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
     let rope = |base, scaling| RopeSpec {
         style: RopeStyle::Neox,
         base,
-        dims: sizes.head_dim,
+        dims,
         scaling,
     };
     let scale_of = if layers == LAYERS_OF_27B {
@@ -47,14 +54,14 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
                 epsilon,
             };
             let linear = |part: &str, rows, cols| LinearSpec::new(&name(part), rows, cols);
-            let global = (layer + 1) % GLOBAL_EVERY == 0;
+            let global = (layer + 1) % global_every == 0;
             let attention = AttentionSpec {
                 heads: sizes.heads,
                 kv_heads: sizes.kv_heads,
                 head_dim: sizes.head_dim,
                 value_dim: sizes.value_dim,
                 scale: inverse_sqrt(scale_of),
-                softcap: None,
+                softcap: score_cap,
                 window: (!global).then_some(window),
                 rope: usize::from(!global),
                 q_norm: Some(norm("attn_q_norm")),
@@ -95,11 +102,11 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
         embedding_scale: libm::sqrtf(hidden as f32),
         ropes: vec![
             rope(
-                facts.float_or("rope.freq_base", 1_000_000.0)?,
+                rope_base(facts, "rope.freq_base", 1_000_000.0)?,
                 rope_scaling(facts)?,
             ),
             rope(
-                facts.float_or("rope.freq_base_swa", LOCAL_ROPE_BASE)?,
+                rope_base(facts, "rope.freq_base_swa", LOCAL_ROPE_BASE)?,
                 RopeScaling::None,
             ),
         ],

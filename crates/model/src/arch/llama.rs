@@ -1,9 +1,12 @@
-//! Llama (1, 2, 3) and what shares its shape: SmolLM2, TinyLlama, Mistral 7B.
+//! Llama (1, 2, 3) and what shares its shape: SmolLM2, TinyLlama, Mistral without a window.
 
 use kernels::rope::RopeStyle;
 
 use super::facts::Facts;
-use super::{attention_sizes, head, inverse_sqrt, rope_scaling};
+use super::{
+    attention_sizes, head, inverse_sqrt, refuse_other_switches, refuse_window, rope_base,
+    rope_dims, rope_scaling,
+};
 use crate::architecture::{
     Activation, Architecture, AttentionSpec, Block, Branch, Ffn, GatedSpec, LinearSpec, Mixer,
     NormSpec, Operation, RopeSpec,
@@ -16,6 +19,8 @@ use crate::error::ModelError;
 /// When a key is missing, malformed, or has a value that is not supported.
 pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
     facts.refuse_above("expert_count", 0, "mixtures of experts")?;
+    refuse_other_switches(facts)?;
+    refuse_window(facts)?;
     let sizes = attention_sizes(facts)?;
     let hidden = facts.size("embedding_length")?;
     let inner = facts.size("feed_forward_length")?;
@@ -23,8 +28,8 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
     let rope = RopeSpec {
         // Files of this family have query and key rows permuted so that neighbours turn together.
         style: RopeStyle::Normal,
-        base: facts.float_or("rope.freq_base", 10_000.0)?,
-        dims: facts.size_or("rope.dimension_count", sizes.head_dim)?,
+        base: rope_base(facts, "rope.freq_base", 10_000.0)?,
+        dims: rope_dims(facts, sizes.head_dim)?,
         scaling: rope_scaling(facts)?,
     };
     let blocks = (0..facts.size("block_count")?)

@@ -57,10 +57,8 @@ fn attention_sizes(facts: &Facts<'_>) -> Result<AttentionSizes, ModelError> {
             "a multiple of the key heads",
         ));
     }
-    let head_dim = facts.size_or(
-        "attention.key_length",
-        facts.size("embedding_length")? / heads,
-    )?;
+    let per_head = facts.size("embedding_length")? / heads;
+    let head_dim = facts.size_or("attention.key_length", per_head.max(1))?;
     let value_dim = facts.size_or("attention.value_length", head_dim)?;
     Ok(AttentionSizes {
         heads,
@@ -68,6 +66,64 @@ fn attention_sizes(facts: &Facts<'_>) -> Result<AttentionSizes, ModelError> {
         head_dim,
         value_dim,
     })
+}
+
+/// Refuses files with a switch set that changes the result and that no family here acts on.
+fn refuse_other_switches(facts: &Facts<'_>) -> Result<(), ModelError> {
+    for (name, neutral) in [
+        ("logit_scale", 1.0),
+        ("embedding_scale", 1.0),
+        ("residual_scale", 1.0),
+        ("attention.scale", 0.0),
+        ("rope.scale_linear", 1.0),
+    ] {
+        let value = facts.float_or(name, neutral)?;
+        if value != neutral {
+            let expected = format!("{neutral} (other values are not supported yet)");
+            return Err(facts.unsupported(name, value.to_string(), &expected));
+        }
+    }
+    if !facts.flag_or("attention.causal", true)? {
+        return Err(facts.unsupported("attention.causal", "false".into(), "true"));
+    }
+    Ok(())
+}
+
+/// Refuses a sliding window that is shorter than the context, in families that have none.
+fn refuse_window(facts: &Facts<'_>) -> Result<(), ModelError> {
+    let context = facts.size("context_length")?;
+    let window = facts.size_or("attention.sliding_window", context)?;
+    if window < context {
+        let expected =
+            format!("at least the context of {context} (windows are not supported here)");
+        return Err(facts.unsupported("attention.sliding_window", window.to_string(), &expected));
+    }
+    Ok(())
+}
+
+/// A cap on logits or scores, where the key is there and not 0.
+fn softcap(facts: &Facts<'_>, name: &str) -> Result<Option<f32>, ModelError> {
+    let cap = facts.float_or(name, 0.0)?;
+    Ok((cap > 0.0).then_some(cap))
+}
+
+/// The number of dimensions of a head that turn: even, and no more than the head has.
+fn rope_dims(facts: &Facts<'_>, head_dim: usize) -> Result<usize, ModelError> {
+    let dims = facts.size_or("rope.dimension_count", head_dim)?;
+    if dims % 2 == 1 || dims > head_dim {
+        let expected = format!("an even number up to the head's {head_dim}");
+        return Err(facts.unsupported("rope.dimension_count", dims.to_string(), &expected));
+    }
+    Ok(dims)
+}
+
+/// The base of a rotary embedding: at least 1.
+fn rope_base(facts: &Facts<'_>, name: &str, default: f32) -> Result<f32, ModelError> {
+    let base = facts.float_or(name, default)?;
+    if base < 1.0 {
+        return Err(facts.unsupported(name, base.to_string(), "a number from 1 up"));
+    }
+    Ok(base)
 }
 
 /// The output head: its own tensor, or the embedding where the file has none.
@@ -81,18 +137,31 @@ fn head(facts: &Facts<'_>, hidden: usize) -> Result<HeadSpec, ModelError> {
     Ok(HeadSpec {
         linear,
         scale: 1.0,
-        softcap: None,
+        softcap: softcap(facts, "final_logit_softcapping")?,
     })
 }
 
 fn rope_scaling(facts: &Facts<'_>) -> Result<RopeScaling, ModelError> {
-    if facts.has_tensor("rope_freqs.weight") {
-        return Ok(RopeScaling::Factors("rope_freqs.weight".into()));
-    }
-    match facts.text_or("rope.scaling.type", "none")? {
-        "none" => Ok(RopeScaling::None),
-        "linear" => Ok(RopeScaling::Linear(facts.float("rope.scaling.factor")?)),
-        other => Err(facts.unsupported("rope.scaling.type", other.to_owned(), "none or linear")),
+    let kind = facts.text_or("rope.scaling.type", "")?;
+    let factor = facts.float_or("rope.scaling.factor", 1.0)?;
+    let has_factors = facts.has_tensor("rope_freqs.weight");
+    match kind {
+        // Llama 3's stretching is in the tensor; files name no type with it.
+        "" | "none" if has_factors => Ok(RopeScaling::Factors("rope_freqs.weight".into())),
+        "" if factor != 1.0 => {
+            let expected = "named by rope.scaling.type where it isn't 1";
+            Err(facts.unsupported("rope.scaling.factor", factor.to_string(), expected))
+        }
+        "" | "none" => Ok(RopeScaling::None),
+        "linear" if !has_factors && factor > 0.0 => Ok(RopeScaling::Linear(factor)),
+        "linear" if !has_factors => {
+            let expected = "a number above 0";
+            Err(facts.unsupported("rope.scaling.factor", factor.to_string(), expected))
+        }
+        other => {
+            let expected = "none or linear, or the tensor rope_freqs.weight alone";
+            Err(facts.unsupported("rope.scaling.type", other.to_owned(), expected))
+        }
     }
 }
 
