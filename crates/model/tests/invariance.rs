@@ -197,3 +197,65 @@ fn a_sequence_cut_back_is_as_if_never_longer() {
         .unwrap();
     assert_eq!(hash(&rows), expected);
 }
+
+/// A host may have other floating-point modes set; they change nothing.
+#[cfg(target_arch = "x86_64")]
+#[test]
+#[allow(unsafe_code, deprecated)]
+fn the_modes_of_the_host_change_nothing() {
+    use std::arch::x86_64::{_mm_getcsr, _mm_setcsr};
+    const FLUSH_AND_ROUND_DOWN: u32 = 0x8040 | 0x2000;
+    let model = load(&fixture("qwen2.gguf"));
+    let input = tokens(&model, 5, 40);
+    let way = Way {
+        chunk: 1,
+        ..REFERENCE
+    };
+    for isa in Isa::supported() {
+        let way = Way { isa, ..way };
+        let expected = hash(&logits(&model, &input, way));
+        // SAFETY: the modes are set back before anything else is computed.
+        let modes = unsafe { _mm_getcsr() };
+        // SAFETY: only rounding and denormals change, and no exception is unmasked.
+        unsafe { _mm_setcsr(modes | FLUSH_AND_ROUND_DOWN) };
+        let found = hash(&logits(&model, &input, way));
+        // SAFETY: what they were.
+        unsafe { _mm_setcsr(modes) };
+        assert_eq!(found, expected, "{isa}");
+    }
+}
+
+/// Beyond 1,024 positions attention works in splits, which threads share out.
+#[test]
+fn long_contexts_give_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("long.gguf");
+    std::fs::write(&path, synthetic::llama(Format::Q4_0)).unwrap();
+    let model = load(&path);
+    let input = tokens(&model, 6, 1100);
+    let options = |chunk, threads, isa| Way {
+        isa,
+        threads,
+        chunk,
+        kv_type: KvType::F16,
+    };
+    let expected = hash(&common::logits_in(
+        &model,
+        &input,
+        options(1100, 1, Isa::best()),
+        2048,
+    ));
+    for isa in Isa::supported()
+        .into_iter()
+        .filter(|isa| *isa != Isa::Scalar)
+    {
+        for (chunk, threads) in [(1, 3), (100, 2), (1030, 3)] {
+            let way = options(chunk, threads, isa);
+            assert_eq!(
+                hash(&common::logits_in(&model, &input, way, 2048)),
+                expected,
+                "{way:?}"
+            );
+        }
+    }
+}

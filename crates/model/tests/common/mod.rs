@@ -42,7 +42,11 @@ pub struct Way {
 
 /// The logits of every position of `tokens`.
 pub fn logits(model: &Arc<Model>, tokens: &[u32], way: Way) -> Vec<Vec<f32>> {
-    let context = model.architecture.context.min(1024);
+    logits_in(model, tokens, way, model.architecture.context.min(1024))
+}
+
+/// The same in a context of that many positions.
+pub fn logits_in(model: &Arc<Model>, tokens: &[u32], way: Way, context: usize) -> Vec<Vec<f32>> {
     let options = MemoryOptions {
         kv_type: way.kv_type,
         context,
