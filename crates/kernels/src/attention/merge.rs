@@ -55,9 +55,13 @@ impl LaneKernel for Finish<'_> {
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let l = V::splat(self.l);
-        let rows = self.acc.as_chunks::<LANES>().0;
-        for (sum, out) in rows.iter().zip(self.out.chunks_mut(LANES)) {
-            V::load(sum).div(l).store_part(out);
+        let sums = self.acc.as_chunks::<LANES>().0;
+        let (whole, part) = self.out.as_chunks_mut::<LANES>();
+        for (sum, out) in sums.iter().zip(&mut *whole) {
+            V::load(sum).div(l).store(out);
+        }
+        if let Some(sum) = sums.get(whole.len()) {
+            V::load(sum).div(l).store_part(part);
         }
     }
 }

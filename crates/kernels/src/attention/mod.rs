@@ -350,7 +350,7 @@ fn compute<T: KvValue>(
         page_tables: args.page_tables,
         layout,
     };
-    let plan = Plan::new(&mut scratch.tiles, args.rows, heads, slots, threads);
+    let plan = Plan::new(&mut scratch.tiles, args.rows, heads, slots, threads, twin.widest_tile());
     pool.run(plan.tasks, &|chunk, worker| {
         // SAFETY: `check` saw that there is memory for each of the pool's workers, and no two threads
         // have the same number at once.

@@ -3,8 +3,7 @@
 //! Nothing here changes a result. A task is some query heads of one kv head, for the rows of a tile,
 //! over all their positions or over one split of them.
 
-use super::scratch::TASK_VECTORS;
-use super::tile::TILE_VECTORS;
+use super::scratch::TASK_TILES;
 use super::{RowRef, SPLIT_POSITIONS};
 use std::ops::Range;
 
@@ -96,13 +95,14 @@ impl<'a> Plan<'a> {
         heads: Heads,
         partial_slots: usize,
         threads: usize,
+        widest_tile: usize,
     ) -> Self {
         let aim = if threads > 1 {
             threads * TASKS_PER_THREAD
         } else {
             1
         };
-        fill_tiles(tiles, rows, tile_rows(rows.len(), heads, aim));
+        fill_tiles(tiles, rows, tile_rows(rows.len(), heads, aim, widest_tile));
         let mut used = 0;
         for tile in tiles.iter_mut() {
             let slots = tile.rows * heads.heads * tile.splits().len();
@@ -118,7 +118,7 @@ impl<'a> Plan<'a> {
         } else {
             1
         };
-        let needed = heads.group().div_ceil(TASK_VECTORS);
+        let needed = heads.group().div_ceil(TASK_TILES * widest_tile);
         let parts = wanted.max(needed).min(heads.group());
         let mut tasks = 0;
         for tile in tiles.iter_mut() {
@@ -158,10 +158,10 @@ impl<'a> Plan<'a> {
 
 /// How many rows to a tile: enough to use a block of K and V often, few enough that every thread gets
 /// several tasks.
-fn tile_rows(rows: usize, heads: Heads, aim: usize) -> usize {
+fn tile_rows(rows: usize, heads: Heads, aim: usize, widest_tile: usize) -> usize {
     let group = heads.group();
-    let most = TASK_VECTORS / group;
-    let least = (2 * TILE_VECTORS).div_ceil(group);
+    let most = TASK_TILES * widest_tile / group;
+    let least = (2 * widest_tile).div_ceil(group);
     let even = (rows * heads.kv_heads).div_ceil(aim);
     even.max(least).min(most).max(1)
 }

@@ -1,12 +1,16 @@
 //! Memory that attention works in, allocated once.
 
 use super::plan::Tile;
+use super::tile::TILE_VECTORS;
 use super::{AttentionError, SPLIT_POSITIONS};
 use crate::lanes::LANES;
 use crate::pages::{KvShape, PAGE_POSITIONS, ZeroedBytes};
 
+/// The most register tiles in one task.
+pub(super) const TASK_TILES: usize = 22;
+
 /// The most query vectors (rows × heads) in one task.
-pub(super) const TASK_VECTORS: usize = 128;
+pub(super) const TASK_VECTORS: usize = TASK_TILES * TILE_VECTORS;
 
 /// Rows for which the splits of a long context can be shared out over threads.
 const SPLIT_ROWS: usize = 32;

@@ -2,7 +2,7 @@
 
 use super::merge::{Finish, Merge, Stats};
 use super::plan::{Task, Tile};
-use super::scratch::{Layout, TASK_VECTORS, partial_floats};
+use super::scratch::{Layout, TASK_TILES, TASK_VECTORS, partial_floats};
 use super::tile::{Block, Running, Scoring, Tiling, Visible, Visit, VisitBlock, Widen};
 use super::{RowRef, SPLIT_POSITIONS, Twin};
 use crate::lanes::LANES;
@@ -141,7 +141,7 @@ impl<'a> Work<'a> {
         self.gather_queries();
         let vectors = self.vectors();
         let acc_len = vectors * self.shared.store.shape().value_stride();
-        let mut running = [Running::START; TASK_VECTORS];
+        let mut running = [Running::START; TASK_TILES];
         let mut merged = [Stats { m: 0.0, l: 0.0 }; TASK_VECTORS];
         for split in self.task.splits.clone() {
             running[..self.tiling.tiles].fill(Running::START);
@@ -185,7 +185,7 @@ impl<'a> Work<'a> {
     }
 
     /// Takes all query vectors over one block.
-    fn visit_block<T: KvValue>(&mut self, block: usize, running: &mut [Running; TASK_VECTORS]) {
+    fn visit_block<T: KvValue>(&mut self, block: usize, running: &mut [Running; TASK_TILES]) {
         let (shared, task) = (self.shared, &self.task);
         let heads = task.heads.len();
         let rows = &shared.rows[task.tile.first_row..][..task.tile.rows];
@@ -242,7 +242,7 @@ impl<'a> Work<'a> {
     fn end_split(
         &mut self,
         split: usize,
-        running: &[Running; TASK_VECTORS],
+        running: &[Running; TASK_TILES],
         merged: &mut [Stats; TASK_VECTORS],
     ) {
         for tile in 0..self.tiling.tiles {
@@ -267,7 +267,16 @@ impl<'a> Work<'a> {
             return;
         }
         let next_acc = &self.acc[vector * stride..][..stride];
-        if self.task.tile.partials.is_some() && splits.len() > 1 {
+        if splits.len() == 1 {
+            shared.twin.run(Finish {
+                l: next.l,
+                acc: next_acc,
+                // SAFETY: the row and head are this task's alone.
+                out: unsafe { shared.out(row, head) },
+            });
+            return;
+        }
+        if self.task.tile.partials.is_some() {
             let slot = self.task.tile.partial_slot(shared.heads, row, head, split);
             // SAFETY: the slot is that of this row, head and split, hence this task's alone.
             let (acc, stats) = unsafe { shared.partial(slot) };

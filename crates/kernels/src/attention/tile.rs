@@ -29,8 +29,8 @@ impl Running {
 /// The positions of a block that a query vector sees, as lanes `first..end` (none: `first >= end`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Visible {
-    pub(super) first: usize,
-    pub(super) end: usize,
+    first: u8,
+    end: u8,
 }
 
 impl Visible {
@@ -39,10 +39,14 @@ impl Visible {
     /// What a row sees of a block.
     pub(super) fn of(row: &RowRef, block: usize) -> Self {
         let start = block * PAGE_POSITIONS;
-        let (first, end) = (row.first as usize, row.end as usize);
+        let within = |position: u32| {
+            (position as usize)
+                .saturating_sub(start)
+                .min(PAGE_POSITIONS)
+        };
         let seen = Self {
-            first: first.saturating_sub(start),
-            end: end.saturating_sub(start).min(PAGE_POSITIONS),
+            first: within(row.first) as u8,
+            end: within(row.end) as u8,
         };
         if seen.is_empty() { Self::NONE } else { seen }
     }
@@ -52,12 +56,12 @@ impl Visible {
     }
 
     fn is_whole(self) -> bool {
-        self.first == 0 && self.end == PAGE_POSITIONS
+        self.first == 0 && self.end as usize == PAGE_POSITIONS
     }
 
     /// Those of sixteen lanes from `16 * part` on, as bits.
     fn bits(self, part: usize) -> u16 {
-        let below = |end: usize| ((1u128 << end) - 1) as u64;
+        let below = |end: u8| ((1u128 << end) - 1) as u64;
         let all = below(self.end) & !below(self.first);
         (all >> (part * LANES)) as u16
     }
@@ -331,8 +335,8 @@ fn seen_by_all<const W: usize>(visible: &[Visible; W]) -> Visible {
     if common.is_empty() {
         // At the end of the block, so that all that anyone sees is before it.
         common = Visible {
-            first: PAGE_POSITIONS,
-            end: PAGE_POSITIONS,
+            first: PAGE_POSITIONS as u8,
+            end: PAGE_POSITIONS as u8,
         };
     }
     common
@@ -396,7 +400,7 @@ fn add_common<V: Lanes, T: KvValue, const W: usize, const N: usize>(
             sums[w][n] = V::load(&row[n]).mul(V::splat(corr[w]));
         }
     }
-    let positions = seen.first..seen.end.max(seen.first);
+    let positions = seen.first as usize..seen.end.max(seen.first) as usize;
     let rows = &block.values[positions.start * stride..positions.end * stride];
     for (at, row) in positions.zip(rows.chunks_exact(stride)) {
         let row = row[dim..][..N * LANES].as_chunks::<LANES>().0;
