@@ -37,6 +37,9 @@ fn llama() -> TokenizerSpec {
     spec
 }
 
+/// Something that breaks a spec.
+type Change = fn(&mut TokenizerSpec);
+
 /// The error of a spec after one change.
 fn error(mut spec: TokenizerSpec, change: impl FnOnce(&mut TokenizerSpec)) -> String {
     change(&mut spec);
@@ -55,7 +58,7 @@ fn the_unchanged_specs_are_fine() {
 
 #[test]
 fn byte_level_specs_that_do_not_fit() {
-    let cases: [(fn(&mut TokenizerSpec), &str); 14] = [
+    let cases: [(Change, &str); 14] = [
         (|s| s.tokens.clear(), "tokenizer.ggml.tokens is empty"),
         (|s| s.model = "bert".into(), "\"bert\""),
         (|s| s.pre = None, "tokenizer.ggml.pre is missing"),
@@ -103,7 +106,7 @@ fn byte_level_specs_that_do_not_fit() {
 
 #[test]
 fn sentencepiece_specs_that_do_not_fit() {
-    let cases: [(fn(&mut TokenizerSpec), &str); 9] = [
+    let cases: [(Change, &str); 9] = [
         (|s| s.scores.clear(), "259 tokens, but 0 scores"),
         (|s| s.scores[2] = f32::NAN, "token 2 has score NaN"),
         (
@@ -153,9 +156,28 @@ fn plain_text_never_becomes_a_control_token() {
 #[test]
 fn a_megabyte_of_anything_is_read_in_bounded_time() {
     let whole = ["a", " ", "中", "\u{301}"];
-    let part = ["\n", "\t", "1", "!", "'", "é", "e\u{301}", "\0", "ab ", " \n", "<", "<|im_start|", "▁"];
-    let sizes = whole.map(|u| (u, 1 << 20)).into_iter().chain(part.map(|u| (u, 1 << 16)));
-    let texts: Vec<_> = sizes.map(|(unit, size)| (unit, unit.repeat(size / unit.len()))).collect();
+    let part = [
+        "\n",
+        "\t",
+        "1",
+        "!",
+        "'",
+        "é",
+        "e\u{301}",
+        "\0",
+        "ab ",
+        " \n",
+        "<",
+        "<|im_start|",
+        "▁",
+    ];
+    let sizes = whole
+        .map(|u| (u, 1 << 20))
+        .into_iter()
+        .chain(part.map(|u| (u, 1 << 16)));
+    let texts: Vec<_> = sizes
+        .map(|(unit, size)| (unit, unit.repeat(size / unit.len())))
+        .collect();
     for name in [
         "gpt-2",
         "smollm",

@@ -17,17 +17,25 @@ pub(super) fn add(environment: &mut Environment<'_>) {
     environment.add_filter("tojson", tojson);
     environment.add_filter("fromjson", fromjson);
     environment.add_filter("string", string);
-    environment.add_filter("trim", |text: &str, characters: Option<&str>| {
-        methods::strip(text, characters, true, true).to_owned()
-    });
+    environment.add_filter("trim", trim);
+    environment.add_filter("default", default);
+    environment.add_filter("d", default);
     environment.add_function("raise_exception", raise_exception);
-    environment.add_function("cycler", minijinja_contrib::globals::cycler);
+    environment.add_function("cycler", |items: Rest<Value>| {
+        minijinja_contrib::globals::cycler(items.to_vec())
+    });
     environment.add_function("joiner", minijinja_contrib::globals::joiner);
     environment.add_test("sequence", |value: &Value| {
         matches!(
             value.kind(),
             ValueKind::Seq | ValueKind::Map | ValueKind::String | ValueKind::Undefined
         )
+    });
+    environment.add_test("iterable", |value: &Value| {
+        !value.is_none() && value.try_iter().is_ok()
+    });
+    environment.add_test("callable", |value: &Value| {
+        matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined)
     });
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, state, value| match float_of(value) {
@@ -60,6 +68,34 @@ fn string(value: &Value) -> Value {
         None if value.kind() == ValueKind::String => value.clone(),
         None => value.to_string().into(),
     }
+}
+
+fn trim(value: &Value, characters: Option<&str>) -> String {
+    let text = value.to_string();
+    methods::strip(&text, characters, true, true).to_owned()
+}
+
+/// `default(value, default_value="", boolean=False)`.
+fn default(
+    value: &Value,
+    other: Option<Value>,
+    boolean: Option<bool>,
+    named: Kwargs,
+) -> Result<Value, Error> {
+    let other = match other {
+        Some(other) => Some(other),
+        None => named.get("default_value")?,
+    };
+    let boolean = match boolean {
+        Some(boolean) => Some(boolean),
+        None => named.get("boolean")?,
+    };
+    named.assert_all_used()?;
+    let is_missing = value.is_undefined() || boolean.unwrap_or(false) && !value.is_true();
+    Ok(match is_missing {
+        true => other.unwrap_or_else(|| "".into()),
+        false => value.clone(),
+    })
 }
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {

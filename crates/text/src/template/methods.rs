@@ -176,13 +176,7 @@ fn split_at_spaces(text: &str, limit: usize, from_right: bool) -> Vec<&str> {
                 rest = strip(others, None, !from_right, from_right);
             }
             _ => {
-                let is_last_split = parts.len() >= limit;
-                parts.push(strip(
-                    rest,
-                    None,
-                    is_last_split && from_right,
-                    is_last_split && !from_right,
-                ));
+                parts.push(rest);
                 break;
             }
         }

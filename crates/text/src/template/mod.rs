@@ -10,13 +10,16 @@ mod functions;
 mod generation;
 mod json;
 mod methods;
+mod tags;
 mod time;
 
 use std::{collections::BTreeMap, io};
 
-use jiff::civil::DateTime;
+pub use jiff::civil::DateTime;
 use minijinja::{Environment, ErrorKind, syntax::SyntaxConfig, value::Serde};
 use serde_json::{Map, Value};
+
+use crate::{TokenId, Tokenizer};
 
 /// The name of the one template in an environment.
 const NAME: &str = "chat template";
@@ -30,8 +33,12 @@ const OUTPUT_BYTES: usize = 16 << 20;
 /// How deep JSON values may be nested.
 const DEPTH: usize = 128;
 
-/// Stack for rendering. A template can nest values as deep as its fuel lasts, and nested values are
-/// dropped recursively; only the pages touched are ever backed by memory.
+/// Bytes a template may have; those in use have at most some thirty thousand.
+const SOURCE_BYTES: usize = 128 << 10;
+
+/// Stack for compiling and rendering. The engine compiles recursively, by the nesting of expressions,
+/// and drops values recursively, which a template can nest as deep as its fuel lasts. Only the pages
+/// touched are ever backed by memory.
 const STACK_BYTES: usize = 1 << 30;
 
 /// A chat template cannot be used.
@@ -70,9 +77,25 @@ pub enum TemplateError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// No thread to render in.
-    #[error("cannot start a thread to render the chat template: {0}")]
+    /// No thread to work in.
+    #[error("cannot start a thread for the chat template: {0}")]
     Thread(String),
+}
+
+/// Runs `work` with a stack that no template overflows.
+fn with_deep_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, TemplateError> + Send,
+) -> Result<T, TemplateError> {
+    std::thread::scope(|scope| {
+        let worker = std::thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(STACK_BYTES)
+            .spawn_scoped(scope, work)
+            .map_err(|e| TemplateError::Thread(e.to_string()))?;
+        worker
+            .join()
+            .unwrap_or_else(|_| Err(TemplateError::Thread("it panicked".into())))
+    })
 }
 
 fn at_line(line: &Option<usize>) -> String {
@@ -133,9 +156,24 @@ impl ChatTemplate {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         functions::add(&mut environment);
-        environment
-            .add_template_owned(NAME, generation::neutralize(source))
-            .map_err(|e| explain(&e))?;
+        if source.len() > SOURCE_BYTES {
+            return Err(TemplateError::Limit {
+                what: "128 KiB of template",
+                line: None,
+            });
+        }
+        if let Some(line) = tags::first_too_long(source) {
+            return Err(TemplateError::Limit {
+                what: "4 KiB of code in one tag",
+                line: Some(line),
+            });
+        }
+        let environment = with_deep_stack(move || {
+            environment
+                .add_template_owned(NAME, generation::neutralize(source))
+                .map_err(|e| explain(&e))?;
+            Ok(environment)
+        })?;
         let special = [("bos_token", bos), ("eos_token", eos)]
             .into_iter()
             .filter_map(|(name, text)| Some((name.to_owned(), text?.to_owned())))
@@ -146,6 +184,22 @@ impl ChatTemplate {
         })
     }
 
+    /// The template that a model's file carries, with the texts of its BOS and EOS; `None` if it carries
+    /// none.
+    ///
+    /// # Errors
+    /// A syntax error, with its line.
+    pub fn of(tokenizer: &Tokenizer) -> Result<Option<Self>, TemplateError> {
+        let text = |id: Option<TokenId>| {
+            id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned())
+        };
+        let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+        tokenizer
+            .chat_template()
+            .map(|source| Self::new(source, bos.as_deref(), eos.as_deref()))
+            .transpose()
+    }
+
     /// Renders a conversation.
     ///
     /// # Errors
@@ -153,16 +207,7 @@ impl ChatTemplate {
     /// of the wrong form.
     pub fn render(&self, input: &RenderInput<'_>) -> Result<String, TemplateError> {
         let context = self.context(input)?;
-        std::thread::scope(|scope| {
-            let worker = std::thread::Builder::new()
-                .name("chat-template".into())
-                .stack_size(STACK_BYTES)
-                .spawn_scoped(scope, || self.render_here(context))
-                .map_err(|e| TemplateError::Thread(e.to_string()))?;
-            worker
-                .join()
-                .unwrap_or_else(|_| Err(TemplateError::Thread("it panicked".into())))
-        })
+        with_deep_stack(|| self.render_here(context))
     }
 
     fn render_here(
