@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 const ENVIRONMENT: &str = "\
 Environment variables:
   PLAINCHANT_CACHE  folder of cached models [default: plainchant/models in the user's caches]
-  PLAINCHANT_ISA    instruction set: scalar, avx2 or avx512 [default: the best there is]
+  PLAINCHANT_ISA    instruction set: scalar, avx2, avx512 or amx [default: the best there is]
   PLAINCHANT_PIP    command that runs Python's pip, which fetches models [default: found]
   NO_COLOR          no colours, even on a terminal
 

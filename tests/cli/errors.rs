@@ -201,7 +201,7 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
     };
     for name in ["sse9", "", "AVX2"] {
         let outcome: Outcome = with(name).into();
-        outcome.failure(1, &["PLAINCHANT_ISA", "scalar, avx2, avx512"]);
+        outcome.failure(1, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
     }
     for isa in kernels::isa::Isa::ALL {
         let outcome: Outcome = with(isa.name()).into();

@@ -1,5 +1,7 @@
 //! The instruction sets kernels are written for, and the choice among them at run time.
 
+mod amx;
+
 use std::fmt;
 
 /// An instruction set that every kernel has a twin for.
@@ -13,13 +15,15 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// AVX-512 with AMX-INT8 tiles for products of many rows.
+    Amx,
 }
 
 /// An instruction set was asked for that cannot be had.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum IsaError {
     /// The name is none of those known.
-    #[error("PLAINCHANT_ISA is {0:?}; use one of scalar, avx2, avx512")]
+    #[error("PLAINCHANT_ISA is {0:?}; use one of scalar, avx2, avx512, amx")]
     Unknown(String),
     /// The CPU lacks what the instruction set needs.
     #[error("instruction set {asked} was asked for, but this CPU supports only {}", list(.supported))]
@@ -40,7 +44,7 @@ fn list(isas: &[Isa]) -> String {
 
 impl Isa {
     /// All of them, slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Amx];
 
     /// The name used by `PLAINCHANT_ISA` and in reports.
     #[must_use]
@@ -49,6 +53,7 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         }
     }
 
@@ -72,8 +77,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Amx => Self::Avx512.is_supported() && amx::is_ready(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 | Self::Avx512 => false,
+            Self::Avx2 | Self::Avx512 | Self::Amx => false,
         }
     }
 

@@ -155,7 +155,7 @@ pub trait LaneKernel {
 pub fn dispatch<K: LaneKernel>(isa: Isa, kernel: K) -> K::Output {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => {
+        Isa::Avx512 | Isa::Amx => {
             assert!(supported(Isa::Avx512), "AVX-512 is not supported here");
             // SAFETY: the CPU has the features, as just checked.
             unsafe { run_avx512(kernel) }

@@ -121,6 +121,16 @@ impl PanelBlock {
         unsafe { *self.plane(plane, row).cast() }
     }
 
+    /// The 32 bytes of row `row`.
+    ///
+    /// # Safety
+    /// The row must exist, and live as long as the reference.
+    #[inline(always)]
+    pub(crate) unsafe fn row<'a>(&self, row: usize) -> &'a [i8; SUB_BLOCK] {
+        // SAFETY: the caller vouches for the row.
+        unsafe { &*self.quants.add(row * SUB_BLOCK).cast() }
+    }
+
     /// Columns `4j .. 4j + 4` of row `row`, as one little-endian word.
     ///
     /// # Safety
@@ -140,11 +150,9 @@ impl PanelBlock {
     }
 }
 
-/// How `rows` rows are split into panels: (number of panels, rows of the smaller ones, how many have
-/// one more, which come first).
-fn split(rows: usize) -> (usize, usize, usize) {
-    let panels = rows.div_ceil(PANEL_ROWS).max(1);
-    (panels, rows / panels, rows % panels)
+/// Bytes of one row of `cols` activations.
+pub(super) fn row_bytes(cols: usize) -> usize {
+    cols / SUB_BLOCK * ROW_BLOCK_BYTES
 }
 
 impl QuantizedRows {
@@ -227,18 +235,17 @@ impl QuantizedRows {
 
     /// How many panels there are.
     pub(crate) fn panels(&self) -> usize {
-        split(self.rows).0
+        self.rows.div_ceil(PANEL_ROWS).max(1)
     }
 
     /// Panel `index`.
     pub(crate) fn panel(&self, index: usize) -> Panel {
-        let (_, fewer, more) = split(self.rows);
-        let first_row = index * fewer + index.min(more);
+        let first_row = index * PANEL_ROWS;
         let words = first_row * (self.cols / SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
         Panel {
             start: self.words[words..].as_ptr().cast(),
             first_row,
-            rows: fewer + usize::from(index < more),
+            rows: (self.rows - first_row).min(PANEL_ROWS),
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The lists of target features must match what [`Isa::is_supported`] tests for.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::TileProduct;
 use super::float::FloatProduct;
 use super::quantized::PanelProduct;
 use crate::formats::{Float, Quantized, Visitor};
@@ -20,6 +22,8 @@ pub(super) enum Twin {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Twin {
@@ -33,6 +37,8 @@ impl Twin {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Self::Avx512,
             #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Self::Amx,
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => Self::Avx2,
             #[cfg(target_arch = "x86_64")]
             Isa::Scalar if is_x86_feature_detected!("fma") => Self::Scalar,
@@ -44,6 +50,16 @@ impl Twin {
 /// Runs `product`, of a quantised format.
 pub(super) fn quantized(twin: Twin, product: &PanelProduct<'_>) {
     product.weight.format().visit(Run { twin, product });
+}
+
+/// Runs `product`, of a quantised format, by tiles.
+///
+/// # Panics
+/// When this CPU does not support AMX.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn tiles(product: &TileProduct<'_>) {
+    assert!(Isa::Amx.is_supported(), "AMX is not supported here");
+    product.weight.format().visit(Tiles(product));
 }
 
 /// Runs `product`, of a floating-point format.
@@ -73,7 +89,7 @@ impl Visitor for Run<'_, PanelProduct<'_>> {
                 #[cfg(target_arch = "x86_64")]
                 Twin::Avx2 => quantized_avx2::<F>(self.product),
                 #[cfg(target_arch = "x86_64")]
-                Twin::Avx512 => quantized_avx512::<F>(self.product),
+                Twin::Avx512 | Twin::Amx => quantized_avx512::<F>(self.product),
             }
         }
     }
@@ -92,7 +108,7 @@ impl Visitor for Run<'_, FloatProduct<'_>> {
                 #[cfg(target_arch = "x86_64")]
                 Twin::Avx2 => float_avx2::<F>(self.product),
                 #[cfg(target_arch = "x86_64")]
-                Twin::Avx512 => float_avx512::<F>(self.product),
+                Twin::Avx512 | Twin::Amx => float_avx512::<F>(self.product),
             }
         }
     }
@@ -100,6 +116,32 @@ impl Visitor for Run<'_, FloatProduct<'_>> {
     fn quantized<F: Quantized>(self) {
         unreachable!("{} is no floating-point format", F::NAME);
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+struct Tiles<'a>(&'a TileProduct<'a>);
+
+#[cfg(target_arch = "x86_64")]
+impl Visitor for Tiles<'_> {
+    type Output = ();
+
+    fn float<F: Float>(self) {
+        unreachable!("{} is no quantised format", F::NAME);
+    }
+
+    fn quantized<F: Quantized>(self) {
+        // SAFETY: `tiles` checked the CPU's features.
+        unsafe { quantized_amx::<F>(self.0) }
+    }
+}
+
+/// # Safety
+/// The CPU must have the features, and AMX-INT8.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn quantized_amx<F: Quantized>(product: &TileProduct<'_>) {
+    // SAFETY: as the caller vouches.
+    unsafe { product.run::<F>() }
 }
 
 macro_rules! compiled_for {

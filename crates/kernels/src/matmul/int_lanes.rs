@@ -31,7 +31,7 @@ impl<V: Lanes> Operands<V> {
     /// # Safety
     /// `t` must be below `rows`.
     #[inline(always)]
-    unsafe fn add<S: Scales>(&self, sums: &mut Sums<V>, t: usize, dot: V) {
+    pub(super) unsafe fn add<S: Scales>(&self, sums: &mut Sums<V>, t: usize, dot: V) {
         debug_assert!(t < self.rows);
         // SAFETY: as the caller vouches; there are no more rows than sums.
         unsafe {
@@ -51,7 +51,13 @@ impl<V: Lanes> Operands<V> {
     /// # Safety
     /// `t` must be below `rows`.
     #[inline(always)]
-    unsafe fn add_halves<S: Scales>(&self, sums: &mut Sums<V>, t: usize, low: V, high: V) {
+    pub(super) unsafe fn add_halves<S: Scales>(
+        &self,
+        sums: &mut Sums<V>,
+        t: usize,
+        low: V,
+        high: V,
+    ) {
         let [low_scale, high_scale] = self.step.halves;
         let dot = high.fma(high_scale, low.mul(low_scale));
         // SAFETY: as the caller vouches.

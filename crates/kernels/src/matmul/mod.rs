@@ -11,6 +11,8 @@
 //! activations only.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod dispatch;
 mod float;
 mod int_lanes;
@@ -172,6 +174,16 @@ fn run(twin: Twin, pool: &Pool, input: Input<'_>, products: &mut [Product<'_>]) 
         };
         let (weight, out) = shared.get(work.product);
         match input {
+            #[cfg(target_arch = "x86_64")]
+            Input::Quantized(x) if twin == Twin::Amx && rows >= amx::MIN_ROWS => {
+                dispatch::tiles(&amx::TileProduct {
+                    weight,
+                    groups: work.groups,
+                    x,
+                    panels: share(x.panels(), work.part, plan.parts),
+                    out,
+                });
+            }
             Input::Quantized(x) => {
                 for index in share(x.panels(), work.part, plan.parts) {
                     let panel = x.panel(index);
@@ -231,6 +243,9 @@ const CHUNKS_PER_THREAD: usize = 16;
 /// Weights that a chunk reads for every panel must stay in the second-level cache.
 const MAX_CHUNK_BYTES: usize = 512 * 1024;
 
+/// Quantised activations that a chunk reads for every group must stay there too.
+const MAX_INPUT_BYTES: usize = 1 << 20;
+
 /// The estimated nanoseconds for one group of a matrix: by memory bandwidth or by arithmetic.
 fn group_cost(weight: &PackedMatrix, rows: usize) -> usize {
     let reading = weight.layout().bytes / 12;
@@ -241,6 +256,18 @@ fn group_cost(weight: &PackedMatrix, rows: usize) -> usize {
     };
     let computing = rows * GROUP * weight.cols() / per_nanosecond;
     reading.max(computing).max(1)
+}
+
+/// The smallest number of parts of the input that stay in the second-level cache from one group to the next.
+fn parts_in_cache(rows: usize, products: &[Product<'_>]) -> usize {
+    let row_bytes = |p: &Product<'_>| match p.weight.input_kind() {
+        InputKind::Float => 0,
+        InputKind::Quantized => activations::row_bytes(p.weight.cols()),
+    };
+    let bytes = rows * products.iter().map(row_bytes).max().unwrap_or(0);
+    bytes
+        .div_ceil(MAX_INPUT_BYTES)
+        .clamp(1, rows.div_ceil(activations::PANEL_ROWS))
 }
 
 impl Plan {
@@ -256,12 +283,14 @@ impl Plan {
             parts: 1,
             chunks: 0,
         };
+        plan.parts = parts_in_cache(rows, products);
+        plan.rows = rows.div_ceil(plan.parts);
         let pieces: usize = products.iter().map(|p| plan.pieces(p.weight)).sum();
         let wanted = (total / MIN_CHUNK).min(threads * 4);
         // Few groups and many rows of input: share out the rows too.
-        plan.parts = wanted.div_ceil(pieces.max(1)).clamp(1, rows);
-        if threads == 1 {
-            plan.parts = 1;
+        if threads > 1 {
+            let parts = wanted.div_ceil(pieces.max(1)).clamp(1, rows);
+            plan.parts = plan.parts.max(parts);
         }
         plan.chunks = pieces * plan.parts;
         plan
