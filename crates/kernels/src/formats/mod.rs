@@ -7,7 +7,7 @@
 mod bf16;
 mod f16;
 mod f32;
-mod k_scales;
+mod k_bits;
 mod q4_0;
 mod q4_1;
 mod q4_k;
@@ -43,6 +43,12 @@ pub(crate) trait BlockFormat {
 pub(crate) trait Float: BlockFormat {
     /// The value of one block, widened exactly.
     fn widen(block: &[u8]) -> f32;
+
+    /// Whether the value of one block is finite.
+    #[inline(always)]
+    fn is_finite(block: &[u8]) -> bool {
+        Self::widen(block).is_finite()
+    }
 
     /// Sixteen values, widened exactly.
     ///
@@ -251,7 +257,13 @@ pub(crate) fn split_nibbles(bytes: &[u8]) -> [u8; SUB_BLOCK] {
 /// Adds bit `k` of `high` to quant `k`, as its bit 4.
 #[inline]
 pub(crate) fn add_fifth_bits(quants: &mut [u8; SUB_BLOCK], high: u32) {
-    for (k, quant) in quants.iter_mut().enumerate() {
-        *quant |= ((high >> k & 1) as u8) << 4;
+    for (eight, bits) in quants.chunks_exact_mut(8).zip(high.to_le_bytes()) {
+        // Byte i of `picked` is bit i of `bits`, still in its place, or zero. The sum carries any such bit
+        // to the top of its byte, and no further.
+        let picked = (u64::from(bits) * 0x0101_0101_0101_0101) & 0x8040_2010_0804_0201;
+        let fifth = ((picked + 0x7f7f_7f7f_7f7f_7f7f) & 0x8080_8080_8080_8080) >> 3;
+        for (quant, bit) in eight.iter_mut().zip(fifth.to_le_bytes()) {
+            *quant |= bit;
+        }
     }
 }

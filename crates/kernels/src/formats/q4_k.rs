@@ -3,11 +3,8 @@
 //! In the file: d f16, dmin f16, 12 bytes of scales and minima, 4 runs of 32 bytes whose low
 //! nibbles are one sub-block and whose high nibbles are the next.
 
-use super::{BlockFormat, Quantized, SubBlock, Visitor};
-use super::{
-    k_scales::{nibbles, scale_and_min},
-    u16_at,
-};
+use super::k_bits::{pick, scale_and_min};
+use super::{BlockFormat, Quantized, SubBlock, Visitor, u16_at};
 use crate::packed::quants::Bits4;
 use crate::packed::scales::SubBlocksMin;
 
@@ -39,7 +36,7 @@ impl Quantized for Q4_K {
     #[inline]
     fn sub_block(block: &[u8], sub: usize) -> SubBlock {
         SubBlock {
-            quants: nibbles(&block[16 + 32 * (sub / 2)..], sub % 2),
+            quants: pick(&block[16 + 32 * (sub / 2)..], 4 * (sub % 2), 15),
             scales: scale_and_min(&block[4..16], sub),
         }
     }

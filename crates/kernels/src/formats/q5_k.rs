@@ -4,11 +4,8 @@
 //! of byte `k`), 4 runs of 32 bytes whose low nibbles are one sub-block and whose high nibbles are
 //! the next.
 
-use super::{BlockFormat, Quantized, SubBlock, Visitor};
-use super::{
-    k_scales::{nibbles, scale_and_min},
-    u16_at,
-};
+use super::k_bits::{add_upper, pick, scale_and_min};
+use super::{BlockFormat, Quantized, SubBlock, Visitor, u16_at};
 use crate::packed::quants::Bits5;
 use crate::packed::scales::SubBlocksMin;
 
@@ -39,10 +36,8 @@ impl Quantized for Q5_K {
 
     #[inline]
     fn sub_block(block: &[u8], sub: usize) -> SubBlock {
-        let mut quants = nibbles(&block[48 + 32 * (sub / 2)..], sub % 2);
-        for (quant, &high) in quants.iter_mut().zip(&block[16..48]) {
-            *quant |= (high >> sub & 1) << 4;
-        }
+        let mut quants = pick(&block[48 + 32 * (sub / 2)..], 4 * (sub % 2), 15);
+        add_upper(&mut quants, &pick(&block[16..48], sub, 1));
         SubBlock {
             quants,
             scales: scale_and_min(&block[4..16], sub),

@@ -3,8 +3,8 @@
 //! In the file: per half of 128 values 64 bytes of low nibbles (128 in all), then 32 bytes of
 //! upper bit pairs (64 in all), then 16 scales, then d f16.
 
-use super::{BlockFormat, Quantized, SubBlock, Visitor};
-use super::{SUB_BLOCK, k_scales::nibbles, u16_at};
+use super::k_bits::{add_upper, pick};
+use super::{BlockFormat, Quantized, SubBlock, Visitor, u16_at};
 use crate::packed::quants::Bits6;
 use crate::packed::scales::HalfBlocks;
 
@@ -38,10 +38,8 @@ impl Quantized for Q6_K {
         let (half, quarter) = (sub / 4, sub % 4);
         let low = &block[64 * half + 32 * (quarter % 2)..];
         let high = &block[128 + 32 * half..];
-        let mut quants = nibbles(low, quarter / 2);
-        for (quant, &pairs) in quants.iter_mut().zip(&high[..SUB_BLOCK]) {
-            *quant |= (pairs >> (2 * quarter) & 3) << 4;
-        }
+        let mut quants = pick(low, 4 * (quarter / 2), 15);
+        add_upper(&mut quants, &pick(high, 2 * quarter, 3));
         SubBlock {
             quants,
             scales: [block[192 + 2 * sub], block[193 + 2 * sub]],

@@ -63,7 +63,7 @@ pub struct QuantizedRows {
 #[derive(Clone, Copy)]
 pub(crate) struct Panel {
     /// The first block; aligned to 4.
-    pub(crate) start: *const u8,
+    start: *const u8,
     /// The number of the first row.
     pub(crate) first_row: usize,
     /// How many rows.
@@ -74,7 +74,7 @@ pub(crate) struct Panel {
 #[derive(Clone, Copy)]
 pub(crate) struct PanelBlock {
     /// The first row's 32 bytes.
-    pub(crate) quants: *const u8,
+    quants: *const u8,
     /// The first row's number in plane 0.
     planes: *const u8,
     /// Bytes from one plane to the next.
@@ -305,14 +305,12 @@ struct QuantizedBlock {
     planes: [u32; PLANES],
 }
 
+/// Half of a block: loops over sixteen elements become vector instructions on every instruction set.
+const HALF: usize = SUB_BLOCK / 2;
+
 #[inline(always)]
 fn quantize_block(x: &[f32; SUB_BLOCK]) -> QuantizedBlock {
-    // The bits of magnitudes are ordered as the magnitudes are, with what isn't a number on top.
-    let mut largest = 0;
-    for value in x {
-        largest = largest.max(value.to_bits() & 0x7fff_ffff);
-    }
-    let amax = f32::from_bits(largest);
+    let amax = largest_magnitude(x);
     if amax < TINY {
         return QuantizedBlock {
             quants: [0; SUB_BLOCK],
@@ -323,13 +321,19 @@ fn quantize_block(x: &[f32; SUB_BLOCK]) -> QuantizedBlock {
     let scale = amax / 127.0;
     let mut quants = [0; SUB_BLOCK];
     let mut sums = [0; 2];
-    for k in 0..SUB_BLOCK {
-        let scaled = x[k] * id;
-        let scaled = if scaled > 127.0 { 127.0 } else { scaled };
-        let scaled = if scaled < -127.0 { -127.0 } else { scaled };
-        let rounded = (scaled + ROUNDER).to_bits() as i32 - ROUNDER.to_bits() as i32;
-        quants[k] = rounded as i8;
-        sums[k / 16] += i32::from(rounded as i8);
+    for half in 0..2 {
+        let mut rounded = [0; HALF];
+        for (rounded, x) in rounded.iter_mut().zip(&x[HALF * half..]) {
+            let scaled = x * id;
+            // What isn't a number becomes a bound too; its block's scale tells.
+            let scaled = if scaled < 127.0 { scaled } else { 127.0 };
+            let scaled = if scaled > -127.0 { scaled } else { -127.0 };
+            *rounded = (scaled + ROUNDER).to_bits() as i32 - ROUNDER.to_bits() as i32;
+        }
+        for (quant, rounded) in quants[HALF * half..].iter_mut().zip(&rounded) {
+            *quant = *rounded as i8;
+        }
+        sums[half] = fold(rounded, |a, b| a + b);
     }
     let sum = sums[0] + sums[1];
     let mut planes = [0; PLANES];
@@ -341,4 +345,29 @@ fn quantize_block(x: &[f32; SUB_BLOCK]) -> QuantizedBlock {
     planes[Plane::Bias32Low as usize] = (-32 * sums[0]) as u32;
     planes[Plane::Bias32High as usize] = (-32 * sums[1]) as u32;
     QuantizedBlock { quants, planes }
+}
+
+/// The largest magnitude; not finite if any value is not.
+#[inline(always)]
+fn largest_magnitude(x: &[f32; SUB_BLOCK]) -> f32 {
+    // The bits of magnitudes are ordered as the magnitudes are, with what isn't a number on top.
+    let mut largest = [0; HALF];
+    for (i, largest) in largest.iter_mut().enumerate() {
+        let [a, b] = [x[i], x[i + HALF]].map(|x| x.to_bits() & 0x7fff_ffff);
+        *largest = a.max(b) as i32;
+    }
+    f32::from_bits(fold(largest, i32::max) as u32)
+}
+
+/// Combines sixteen integers by halving, which exact operations allow.
+#[inline(always)]
+fn fold(mut x: [i32; HALF], combine: impl Fn(i32, i32) -> i32) -> i32 {
+    let mut len = HALF / 2;
+    while len > 0 {
+        for i in 0..len {
+            x[i] = combine(x[i], x[i + len]);
+        }
+        len /= 2;
+    }
+    x[0]
 }

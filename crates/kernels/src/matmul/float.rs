@@ -3,11 +3,23 @@
 
 use std::ops::Range;
 
-use super::Outputs;
+use super::{Outputs, PREFETCH, prefetch};
 use crate::formats::Float;
 use crate::lanes::Lanes;
 use crate::packed::PackedMatrix;
 use crate::packed::quants::GROUP;
+
+/// Rows of activations at once, at most.
+const MAX_ROWS: usize = 8;
+
+/// Groups of rows of weights that hide the latency of one another, for so many rows of activations.
+pub(super) fn groups_at_once(rows: usize) -> usize {
+    match rows {
+        0..=2 => 8,
+        3..=6 => 4,
+        _ => 3,
+    }
+}
 
 /// Groups `groups` of `weight` times rows `rows` of `x`.
 pub(super) struct FloatProduct<'a> {
@@ -25,47 +37,58 @@ impl FloatProduct<'_> {
     /// The CPU must have the instruction set of `V`, and so must the function this is inlined into.
     #[inline(always)]
     pub(super) unsafe fn run<F: Float, V: Lanes, const WIDE: bool>(&self) {
-        let mut row = self.rows.start;
-        while row < self.rows.end {
-            let left = self.rows.end - row;
+        let most = if WIDE { MAX_ROWS } else { MAX_ROWS / 2 };
+        let tiles = self.rows.len().div_ceil(most);
+        for tile in 0..tiles {
+            let rows = super::share(self.rows.len(), tile, tiles);
+            let row = self.rows.start + rows.start;
             // SAFETY: as the caller vouches; the rows are within `x`.
-            row += unsafe {
-                match left {
-                    8.. if WIDE => self.columns::<F, V, 8, 3>(row),
-                    4.. if WIDE => self.columns::<F, V, 4, 4>(row),
-                    4.. => self.columns::<F, V, 4, 1>(row),
-                    2.. if WIDE => self.columns::<F, V, 2, 8>(row),
-                    2.. => self.columns::<F, V, 2, 2>(row),
-                    _ if WIDE => self.columns::<F, V, 1, 8>(row),
-                    _ => self.columns::<F, V, 1, 4>(row),
+            unsafe {
+                match (rows.len(), WIDE) {
+                    (1, true) => self.columns::<F, V, 1, 8, 4>(row),
+                    (2, true) => self.columns::<F, V, 2, 8, 4>(row),
+                    (3, true) => self.columns::<F, V, 3, 6, 3>(row),
+                    (4, true) => self.columns::<F, V, 4, 6, 2>(row),
+                    (5, true) => self.columns::<F, V, 5, 4, 2>(row),
+                    (6, true) => self.columns::<F, V, 6, 4, 2>(row),
+                    (7, true) => self.columns::<F, V, 7, 3, 1>(row),
+                    (8, true) => self.columns::<F, V, 8, 3, 1>(row),
+                    (1, false) => self.columns::<F, V, 1, 4, 2>(row),
+                    (2, false) => self.columns::<F, V, 2, 2, 1>(row),
+                    (3, false) => self.columns::<F, V, 3, 1, 1>(row),
+                    (4, false) => self.columns::<F, V, 4, 1, 1>(row),
+                    (other, _) => debug_assert_eq!(other, 0),
                 }
-            };
+            }
         }
     }
 
-    /// All groups times rows `row .. row + T`, `G` groups at a time. Returns `T`.
+    /// All groups times rows `row .. row + T`: `G` groups at a time, then `H`, then one.
     ///
     /// # Safety
     /// As for `run`.
     #[inline(always)]
-    unsafe fn columns<F: Float, V: Lanes, const T: usize, const G: usize>(
+    unsafe fn columns<F: Float, V: Lanes, const T: usize, const G: usize, const H: usize>(
         &self,
         row: usize,
-    ) -> usize {
+    ) {
         let mut group = self.groups.start;
         while group < self.groups.end {
+            let left = self.groups.end - group;
             // SAFETY: as the caller vouches.
             unsafe {
-                if self.groups.end - group >= G {
+                if left >= G {
                     self.tile::<F, V, T, G>(row, group);
                     group += G;
+                } else if left >= H && H > 1 {
+                    self.tile::<F, V, T, H>(row, group);
+                    group += H;
                 } else {
                     self.tile::<F, V, T, 1>(row, group);
                     group += 1;
                 }
             }
         }
-        T
     }
 
     /// Groups `group .. group + G` times rows `row .. row + T`.
@@ -87,7 +110,11 @@ impl FloatProduct<'_> {
             let mut weights = [V::splat(0.0); G];
             for (g, weights) in weights.iter_mut().enumerate() {
                 // SAFETY: the groups exist and have `cols` vectors of sixteen aligned values.
-                *weights = unsafe { F::load(start.add(g * stride + k * GROUP * F::BLOCK_BYTES)) };
+                *weights = unsafe {
+                    let at = start.add(g * stride + k * GROUP * F::BLOCK_BYTES);
+                    prefetch(at.wrapping_add(PREFETCH));
+                    F::load(at)
+                };
             }
             for (t, sums) in sums.iter_mut().enumerate() {
                 // SAFETY: `x` has `T` rows from here on.

@@ -101,12 +101,6 @@ pub(super) trait IntLanes: Lanes {
     /// must have `rows` rows. The CPU must have the instruction set, and so must the function this is
     /// inlined into.
     unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>);
-
-    /// Fetches the cache line at `address` ahead of its use, if it exists.
-    #[inline(always)]
-    fn prefetch(address: *const u8) {
-        let _ = address;
-    }
 }
 
 macro_rules! reference {
@@ -122,9 +116,8 @@ macro_rules! reference {
                     *weights = F::Quants::unpack(packed, lane);
                 }
                 for t in 0..operands.rows {
-                    // SAFETY: the block has a row `t` of 32 bytes.
-                    let a: &[i8; SUB_BLOCK] =
-                        unsafe { &*operands.block.quants.add(t * SUB_BLOCK).cast() };
+                    // SAFETY: the block has a row `t`.
+                    let a: &[i8; SUB_BLOCK] = unsafe { operands.block.row(t) };
                     let mut dots = [[0; LANES]; 2];
                     for (lane, weights) in weights.iter().enumerate() {
                         for k in 0..SUB_BLOCK {
@@ -155,7 +148,9 @@ macro_rules! reference {
 reference!(Scalar);
 reference!(SoftFma);
 
+// Plain loops over indexes of several arrays at once: after unrolling they are registers.
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::needless_range_loop)]
 mod x86 {
     use std::arch::x86_64::*;
 
@@ -178,12 +173,6 @@ mod x86 {
                     t += 1;
                 }
             }
-        }
-
-        #[inline(always)]
-        fn prefetch(address: *const u8) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
         }
     }
 
@@ -267,12 +256,6 @@ mod x86 {
                     t += 1;
                 }
             }
-        }
-
-        #[inline(always)]
-        fn prefetch(address: *const u8) {
-            // SAFETY: a prefetch never faults.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
         }
     }
 

@@ -101,6 +101,21 @@ impl Outputs {
     }
 }
 
+/// How far ahead of its use weight memory is fetched, in bytes.
+const PREFETCH: usize = 2048;
+
+/// Fetches the cache line at `address`, if there is one.
+#[inline(always)]
+fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 CPU has the instruction, and it never faults.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// The products as the chunks of one job see them.
 struct Shared<'a, 'b> {
     products: *mut Product<'a>,
@@ -117,7 +132,7 @@ impl Shared<'_, '_> {
         // SAFETY: the index is in bounds, and only the pointer of the output is taken.
         unsafe {
             let product = self.products.add(index);
-            let start = (*(&raw mut (*product).out)).as_mut_ptr();
+            let start = (&raw mut *(*product).out).cast();
             let weight = (*product).weight;
             let cols = weight.rows();
             (weight, Outputs { start, cols })
@@ -223,6 +238,7 @@ fn share(len: usize, part: usize, parts: usize) -> Range<usize> {
 struct Plan {
     /// Nanoseconds that a chunk should take.
     target: usize,
+    threads: usize,
     rows: usize,
     /// Into how many parts the input's rows are split.
     parts: usize,
@@ -279,6 +295,7 @@ impl Plan {
         let target = (total / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK);
         let mut plan = Self {
             target,
+            threads,
             rows,
             parts: 1,
             chunks: 0,
@@ -300,7 +317,17 @@ impl Plan {
     fn step(&self, weight: &PackedMatrix) -> usize {
         let by_time = self.target / group_cost(weight, self.rows);
         let by_size = MAX_CHUNK_BYTES / weight.layout().bytes.max(1);
-        by_time.min(by_size).max(1)
+        let at_once = match weight.input_kind() {
+            InputKind::Float => float::groups_at_once(self.rows),
+            InputKind::Quantized => 1,
+        };
+        // Not so many at once that a thread would be left without any.
+        let fair = weight.groups().div_ceil(self.threads).max(1);
+        by_time
+            .min(by_size)
+            .next_multiple_of(at_once)
+            .max(at_once)
+            .min(fair)
     }
 
     /// Runs of groups into which a matrix is cut.

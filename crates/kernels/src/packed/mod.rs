@@ -361,7 +361,7 @@ fn pack_floats<F: Float>(
         for (lane, row) in src.chunks_exact(cols * size).enumerate() {
             for col in first_col..end_col {
                 let value = &row[col * size..(col + 1) * size];
-                if !F::widen(value).is_finite() {
+                if !F::is_finite(value) {
                     let here = (first_row + lane, col, F::widen(value));
                     if bad.is_none_or(|bad: Bad| (here.0, here.1) < (bad.0, bad.1)) {
                         bad = Some(here);
@@ -387,7 +387,7 @@ fn pack_blocks<F: Quantized>(
     for (lane, row) in src.chunks_exact(blocks * F::BLOCK_BYTES).enumerate() {
         for (b, block) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
             for (i, &factor) in F::factors(block)[..F::Scales::FACTORS].iter().enumerate() {
-                if !widen_f16(factor).is_finite() {
+                if factor & 0x7c00 == 0x7c00 {
                     return Err((first_row + lane, b, widen_f16(factor)));
                 }
                 let at = (b * F::Scales::FACTORS + i) * FACTOR_BYTES + 2 * lane;

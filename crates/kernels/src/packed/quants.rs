@@ -30,7 +30,7 @@ pub(crate) trait Quants {
     /// Whether a quant needs all eight bits, so that AVX2 must multiply it as a signed number.
     const EIGHT_BITS: bool = false;
 
-    /// Writes one row's quants; `dst` holds zeros there before.
+    /// Writes one row's quants.
     fn pack(dst: &mut [u8], row: usize, quants: &[u8; SUB_BLOCK]);
 
     /// Reads one row's quants back.
@@ -66,6 +66,44 @@ pub(crate) struct Bits8;
 #[inline(always)]
 fn place(row: usize, column: usize) -> usize {
     VECTOR * (column / 4) + 4 * row + column % 4
+}
+
+/// Columns `4j .. 4j + 4` as one word, whose bytes are then handled together.
+#[inline(always)]
+fn word(bytes: &[u8], j: usize) -> u32 {
+    u32::from_le_bytes([
+        bytes[4 * j],
+        bytes[4 * j + 1],
+        bytes[4 * j + 2],
+        bytes[4 * j + 3],
+    ])
+}
+
+/// Moves `bits` (1 or 2) bits above the nibbles of each word `first + j` to bit `bits·j` of a word.
+#[inline(always)]
+fn gather_bits<const COUNT: usize>(quants: &[u8; SUB_BLOCK], first: usize, bits: usize) -> [u8; 4] {
+    let mask = 0x0101_0101 * ((1 << bits) - 1);
+    let mut plane = 0;
+    for j in 0..COUNT {
+        plane |= (word(quants, first + j) >> 4 & mask) << (bits * j);
+    }
+    plane.to_le_bytes()
+}
+
+/// The inverse of [`gather_bits`].
+#[inline(always)]
+fn spread_bits<const COUNT: usize>(
+    quants: &mut [u8; SUB_BLOCK],
+    first: usize,
+    bits: usize,
+    plane: u32,
+) {
+    let mask = 0x0101_0101 * ((1 << bits) - 1);
+    for j in 0..COUNT {
+        let at = first + j;
+        let with = word(quants, at) | (plane >> (bits * j) & mask) << 4;
+        quants[4 * at..4 * at + 4].copy_from_slice(&with.to_le_bytes());
+    }
 }
 
 #[inline(always)]
@@ -167,16 +205,13 @@ impl Quants for Bits5 {
     #[inline(always)]
     fn pack(dst: &mut [u8], row: usize, quants: &[u8; SUB_BLOCK]) {
         pack_nibbles(dst, row, quants);
-        for (k, quant) in quants.iter().enumerate() {
-            dst[NIBBLES + 4 * row + k % 4] |= (quant >> 4 & 1) << (k / 4);
-        }
+        let plane = gather_bits::<8>(quants, 0, 1);
+        dst[NIBBLES + 4 * row..][..4].copy_from_slice(&plane);
     }
     #[inline(always)]
     fn unpack(src: &[u8], row: usize) -> [u8; SUB_BLOCK] {
         let mut quants = unpack_nibbles(src, row);
-        for (k, quant) in quants.iter_mut().enumerate() {
-            *quant |= (src[NIBBLES + 4 * row + k % 4] >> (k / 4) & 1) << 4;
-        }
+        spread_bits::<8>(&mut quants, 0, 1, word(&src[NIBBLES..], row));
         quants
     }
     #[cfg(target_arch = "x86_64")]
@@ -233,18 +268,17 @@ impl Quants for Bits6 {
     #[inline(always)]
     fn pack(dst: &mut [u8], row: usize, quants: &[u8; SUB_BLOCK]) {
         pack_nibbles(dst, row, quants);
-        for (k, quant) in quants.iter().enumerate() {
-            let (plane, pair) = (k / 16, k / 4 % 4);
-            dst[NIBBLES + VECTOR * plane + 4 * row + k % 4] |= (quant >> 4 & 3) << (2 * pair);
+        for p in 0..2 {
+            let plane = gather_bits::<4>(quants, 4 * p, 2);
+            dst[NIBBLES + VECTOR * p + 4 * row..][..4].copy_from_slice(&plane);
         }
     }
     #[inline(always)]
     fn unpack(src: &[u8], row: usize) -> [u8; SUB_BLOCK] {
         let mut quants = unpack_nibbles(src, row);
-        for (k, quant) in quants.iter_mut().enumerate() {
-            let (plane, pair) = (k / 16, k / 4 % 4);
-            let pairs = src[NIBBLES + VECTOR * plane + 4 * row + k % 4];
-            *quant |= (pairs >> (2 * pair) & 3) << 4;
+        for p in 0..2 {
+            let plane = word(&src[NIBBLES + VECTOR * p..], row);
+            spread_bits::<4>(&mut quants, 4 * p, 2, plane);
         }
         quants
     }
