@@ -1,5 +1,6 @@
 //! The products as the contract words them, one value at a time, from the bytes of a file, sharing no code
 //! with the kernels. Also the same in orders that break the contract.
+#![allow(unreachable_pub)]
 
 use kernels::formats::Format;
 
