@@ -33,7 +33,7 @@ peers *args:
 
 # Fuzz the readers for some seconds.
 fuzz seconds="60":
-    PLAINCHANT_FUZZ_SECONDS={{seconds}} cargo test --release -p plainchant-weights --test fuzz -- --nocapture
+    PLAINCHANT_FUZZ_SECONDS={{seconds}} cargo test --release -p plainchant-weights --test fuzz_gguf -- --nocapture
 
 # The binary as it is given out.
 dist:

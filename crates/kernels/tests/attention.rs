@@ -352,7 +352,7 @@ proptest! {
         for _ in 0..4 {
             let table = random.bits() % 3;
             let len = lens[table as usize] as u32;
-            let window = (random.bits() % 2 == 0).then(|| 1 + random.bits() % 100);
+            let window = random.bits().is_multiple_of(2).then(|| 1 + random.bits() % 100);
             let start = random.bits() % len;
             let end = len.min(start + 1 + random.bits() % 6);
             rows.extend(causal(start..end, window, table));

@@ -49,7 +49,7 @@ use crate::pool::Pool;
 use plan::{Heads, Plan};
 use scratch::Layout;
 use task::{Shared, Work};
-use tile::{Scoring, TILE_VECTORS};
+use tile::{LONE_TILE_VECTORS, Scoring, TILE_VECTORS};
 
 /// The number of positions after which the running maximum and sums begin afresh.
 pub const SPLIT_POSITIONS: usize = 1024;
@@ -203,11 +203,12 @@ impl Twin {
         }
     }
 
-    /// The most query vectors in a register tile.
-    fn widest_tile(self) -> usize {
+    /// The most query vectors in a register tile, and in one that is alone.
+    fn widest_tiles(self) -> (usize, usize) {
         match self {
-            Self::Isa(Isa::Scalar) | Self::Soft => 1,
-            Self::Isa(_) => TILE_VECTORS,
+            Self::Isa(Isa::Scalar) | Self::Soft => (1, 1),
+            Self::Isa(Isa::Avx2) => (TILE_VECTORS, TILE_VECTORS),
+            Self::Isa(_) => (TILE_VECTORS, LONE_TILE_VECTORS),
         }
     }
 }
@@ -350,7 +351,14 @@ fn compute<T: KvValue>(
         page_tables: args.page_tables,
         layout,
     };
-    let plan = Plan::new(&mut scratch.tiles, args.rows, heads, slots, threads, twin.widest_tile());
+    let plan = Plan::new(
+        &mut scratch.tiles,
+        args.rows,
+        heads,
+        slots,
+        threads,
+        twin.widest_tiles().0,
+    );
     pool.run(plan.tasks, &|chunk, worker| {
         // SAFETY: `check` saw that there is memory for each of the pool's workers, and no two threads
         // have the same number at once.

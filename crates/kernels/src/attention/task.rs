@@ -123,7 +123,10 @@ impl<'a> Work<'a> {
         let (acc, rest) = rest.split_at_mut(layout.acc);
         let (merged_acc, rest) = rest.split_at_mut(layout.merged);
         let (keys, rest) = rest.split_at_mut(layout.keys);
-        let tiling = Tiling::new(task.tile.rows * task.heads.len(), shared.twin.widest_tile());
+        let tiling = Tiling::new(
+            task.tile.rows * task.heads.len(),
+            shared.twin.widest_tiles(),
+        );
         Self {
             shared,
             task,
@@ -245,12 +248,12 @@ impl<'a> Work<'a> {
         running: &[Running; TASK_TILES],
         merged: &mut [Stats; TASK_VECTORS],
     ) {
-        for tile in 0..self.tiling.tiles {
+        for (tile, running) in running.iter().enumerate().take(self.tiling.tiles) {
             let (start, width) = self.tiling.tile(tile);
             for within in 0..width {
                 let next = Stats {
-                    m: running[tile].m[within],
-                    l: running[tile].l[within],
+                    m: running.m[within],
+                    l: running.l[within],
                 };
                 let vector = start + within;
                 self.end_split_of(split, vector, next, &mut merged[vector]);

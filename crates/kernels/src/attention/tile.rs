@@ -5,8 +5,11 @@ use crate::lanes::{LANES, LaneKernel, Lanes};
 use crate::math::{exp_softmax, tanh};
 use crate::pages::{KvValue, PAGE_POSITIONS};
 
-/// The most query vectors whose sums are in registers at once.
+/// The most query vectors whose sums are in registers at once, where there are many.
 pub(super) const TILE_VECTORS: usize = 6;
+
+/// The most query vectors in a tile that is alone, with fewer positions or dimensions at once.
+pub(super) const LONE_TILE_VECTORS: usize = 8;
 
 /// The number of registers of lanes in a block of positions.
 const BLOCK_LANES: usize = PAGE_POSITIONS / LANES;
@@ -67,9 +70,9 @@ impl Visible {
     }
 }
 
-/// Scores, then weights, of up to [`TILE_VECTORS`] query vectors for the positions of a block.
+/// Scores, then weights, of up to [`LONE_TILE_VECTORS`] query vectors for the positions of a block.
 #[repr(align(64))]
-pub(super) struct Weights(pub(super) [[f32; PAGE_POSITIONS]; TILE_VECTORS]);
+pub(super) struct Weights(pub(super) [[f32; PAGE_POSITIONS]; LONE_TILE_VECTORS]);
 
 /// One block of K and V of one kv head.
 #[derive(Clone, Copy)]
@@ -107,10 +110,13 @@ pub(super) struct Tiling {
 }
 
 impl Tiling {
-    /// Tiles of at most `widest` vectors, which is 1 for the instruction sets without lanes and at most
-    /// [`TILE_VECTORS`] for the others.
-    pub(super) fn new(vectors: usize, widest: usize) -> Self {
-        let tiles = vectors.div_ceil(widest);
+    /// Tiles of at most `widest` vectors, or of at most `widest_lone` if that makes it a single one.
+    pub(super) fn new(vectors: usize, (widest, widest_lone): (usize, usize)) -> Self {
+        let tiles = if vectors <= widest_lone {
+            1
+        } else {
+            vectors.div_ceil(widest)
+        };
         Self { vectors, tiles }
     }
 
@@ -148,7 +154,7 @@ impl<T: KvValue> LaneKernel for VisitBlock<'_, T> {
 
     #[inline(always)]
     fn run<V: Lanes>(mut self) {
-        let mut weights = Weights([[0.0; PAGE_POSITIONS]; TILE_VECTORS]);
+        let mut weights = Weights([[0.0; PAGE_POSITIONS]; LONE_TILE_VECTORS]);
         for tile in 0..self.visit.tiling.tiles {
             let (_, width) = self.visit.tiling.tile(tile);
             if const { is_array::<V>() } {
@@ -161,7 +167,11 @@ impl<T: KvValue> LaneKernel for VisitBlock<'_, T> {
                 3 => self.visit::<V, 3>(tile, &mut weights),
                 4 => self.visit::<V, 4>(tile, &mut weights),
                 5 => self.visit::<V, 5>(tile, &mut weights),
-                _ => self.visit::<V, TILE_VECTORS>(tile, &mut weights),
+                // Only where there are 32 registers are tiles ever wider.
+                6 => self.visit::<V, 6>(tile, &mut weights),
+                _ if !is_one_register::<V>() => unreachable!("a tile too wide"),
+                7 => self.visit::<V, 7>(tile, &mut weights),
+                _ => self.visit::<V, LONE_TILE_VECTORS>(tile, &mut weights),
             }
         }
     }
@@ -180,10 +190,12 @@ impl<T: KvValue> VisitBlock<'_, T> {
         visible.copy_from_slice(&visit.visible[start..start + W]);
 
         let scale = visit.scoring.scale;
-        if is_one_register::<V>() {
-            scores::<V, T, W, BLOCK_LANES>(q, block.keys, scale, weights);
-        } else {
+        if !is_one_register::<V>() {
             scores::<V, T, W, 1>(q, block.keys, scale, weights);
+        } else if W <= TILE_VECTORS {
+            scores::<V, T, W, 4>(q, block.keys, scale, weights);
+        } else {
+            scores::<V, T, W, 2>(q, block.keys, scale, weights);
         }
         if let Some(cap) = visit.scoring.softcap {
             soften::<V, W>(cap, weights);
@@ -191,12 +203,16 @@ impl<T: KvValue> VisitBlock<'_, T> {
         let corr = softmax::<V, W>(&visible, weights, &mut visit.running[tile]);
         let mut dim = 0;
         if is_one_register::<V>() {
-            while dim + BLOCK_LANES * LANES <= block.value_stride {
-                add_values::<V, T, W, BLOCK_LANES>(block, dim, &visible, weights, &corr, acc);
-                dim += BLOCK_LANES * LANES;
+            while W <= TILE_VECTORS && dim + 4 * LANES <= stride {
+                add_values::<V, T, W, 4>(block, dim, &visible, weights, &corr, acc);
+                dim += 4 * LANES;
+            }
+            while W > TILE_VECTORS && dim + 2 * LANES <= stride {
+                add_values::<V, T, W, 2>(block, dim, &visible, weights, &corr, acc);
+                dim += 2 * LANES;
             }
         }
-        while dim < block.value_stride {
+        while dim < stride {
             add_values::<V, T, W, 1>(block, dim, &visible, weights, &corr, acc);
             dim += LANES;
         }
@@ -244,10 +260,10 @@ fn scores<V: Lanes, T: KvValue, const W: usize, const N: usize>(
                 }
             }
         }
-        for w in 0..W {
-            let row = weights.0[w].as_chunks_mut::<LANES>().0;
-            for n in 0..N {
-                sums[w][n].mul(V::splat(scale)).store(&mut row[part + n]);
+        for (sums, row) in sums.iter().zip(&mut weights.0) {
+            let row = &mut row.as_chunks_mut::<LANES>().0[part..];
+            for (sum, lanes) in sums.iter().zip(row) {
+                sum.mul(V::splat(scale)).store(lanes);
             }
         }
     }
@@ -282,10 +298,9 @@ fn softmax<V: Lanes, const W: usize>(
         active |= 1 << w;
         let row = weights.0[w].as_chunks_mut::<LANES>().0;
         if !visible[w].is_whole() {
-            for part in 0..BLOCK_LANES {
+            for (part, lanes) in row.iter_mut().enumerate() {
                 let seen = V::mask(visible[w].bits(part));
-                V::select(seen, V::load(&row[part]), V::splat(f32::NEG_INFINITY))
-                    .store(&mut row[part]);
+                V::select(seen, V::load(lanes), V::splat(f32::NEG_INFINITY)).store(lanes);
             }
         }
         let mut top = V::load(&row[0]);
@@ -308,13 +323,13 @@ fn softmax<V: Lanes, const W: usize>(
         let row = weights.0[w].as_chunks_mut::<LANES>().0;
         let m = V::splat(running.m[w]);
         let mut sum = V::splat(0.0);
-        for part in 0..BLOCK_LANES {
-            let mut weight = exp_softmax(V::load(&row[part]).sub(m));
+        for (part, lanes) in row.iter_mut().enumerate() {
+            let mut weight = exp_softmax(V::load(lanes).sub(m));
             if !visible[w].is_whole() {
                 let seen = V::mask(visible[w].bits(part));
                 weight = V::select(seen, weight, V::splat(0.0));
             }
-            weight.store(&mut row[part]);
+            weight.store(lanes);
             sum = sum.add(weight);
         }
         block_l[w] = sum.sum();

@@ -16,6 +16,8 @@ const HUGE_PAGE: usize = 2 << 20;
 const REGION: usize = 32 << 20;
 /// A block from this size on has a region of its own.
 const LARGE: usize = REGION / 2;
+/// A block below this size too: it gains nothing from huge pages.
+const SMALL: usize = 64 << 10;
 
 /// The region that small blocks are taken from, and how much of it is taken.
 static COMMON: Mutex<Option<(Arc<Region>, usize)>> = Mutex::new(None);
@@ -32,7 +34,7 @@ impl Storage {
     /// `len` uninitialised bytes, or nothing where there is no memory for them.
     pub(crate) fn uninitialised(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
-        if len >= LARGE {
+        if !(SMALL..LARGE).contains(&len) {
             let region = Arc::new(Region::new(len)?);
             return Some(Self {
                 region,
@@ -91,13 +93,16 @@ unsafe impl Sync for Region {}
 
 impl Region {
     fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len, HUGE_PAGE).ok()?;
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { ALIGN };
+        let layout = Layout::from_size_align(len, align).ok()?;
         // SAFETY: the size is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         #[cfg(target_os = "linux")]
-        // SAFETY: the range is ours and the advice changes no contents. A refusal costs speed only.
-        unsafe {
-            libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+        if align == HUGE_PAGE {
+            // SAFETY: the range is ours and the advice changes no contents. A refusal costs speed only.
+            unsafe {
+                libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
+            }
         }
         Some(Self { start, layout })
     }

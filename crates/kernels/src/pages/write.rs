@@ -1,6 +1,7 @@
 //! Writing positions into pages.
 
 use super::{KvPart, KvShape, KvType, KvValue, PAGE_POSITIONS, PageError, PageId, PageStore};
+use crate::fpenv;
 use crate::isa::Isa;
 use crate::lanes::{LANES, LaneKernel, Lanes, dispatch};
 use crate::pool::Pool;
@@ -36,8 +37,10 @@ impl PageStore {
         self.check_rows(&slots, k, v)?;
         let heads = 2 * self.shape.kv_heads;
         let rows = self.rows(&slots, k, v);
-        let fits = (0..heads).fold(true, |fits, chunk| rows.write(isa, chunk) && fits);
-        self.report(fits, k, v)
+        let _guard = fpenv::Guard::new();
+        // All of them, so that what is written does not depend on what doesn't fit.
+        let unfit = (0..heads).filter(|head| !rows.write(isa, *head)).count();
+        self.report(unfit == 0, k, v)
     }
 
     /// Writes a position per row, shared out over the pool: `slots[i]` takes row `i` of `k` (rows of
@@ -68,6 +71,7 @@ impl PageStore {
             }
         };
         if slots.len() < PARALLEL_ROWS {
+            let _guard = fpenv::Guard::new();
             (0..chunks).for_each(|chunk| write(chunk, 0));
         } else {
             pool.run(chunks, &write);
@@ -123,7 +127,7 @@ impl PageStore {
         };
         let first = |part, values: &[f32], dim: usize| {
             let width = self.shape.kv_heads * dim;
-            let place = values.iter().position(|x| !(x.abs() < limit))?;
+            let place = values.iter().position(|x| x.is_nan() || x.abs() >= limit)?;
             let within = place % width;
             Some(PageError::Overflow {
                 part,

@@ -12,10 +12,10 @@ use kernels::pool::Pool;
 use std::collections::BTreeMap;
 
 /// A small generator (xorshift64*).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn bits(&mut self) -> u32 {
+    pub(crate) fn bits(&mut self) -> u32 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -23,16 +23,16 @@ impl Random {
     }
 
     /// Evenly between −1 and 1.
-    pub fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         self.bits() as f32 / 2_f32.powi(31) - 1.0
     }
 
-    pub fn vector(&mut self, len: usize, size: f32) -> Vec<f32> {
+    pub(crate) fn vector(&mut self, len: usize, size: f32) -> Vec<f32> {
         (0..len).map(|_| self.unit() * size).collect()
     }
 }
 
-pub fn bits(x: &[f32]) -> Vec<u32> {
+pub(crate) fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|v| v.to_bits()).collect()
 }
 
@@ -63,14 +63,14 @@ fn exp(x: f32) -> f32 {
 
 /// The arithmetic's constants, and ways of breaking its order.
 #[derive(Clone, Copy, Debug)]
-pub struct Contract {
-    pub block: usize,
-    pub split: usize,
-    pub fault: Option<Fault>,
+pub(crate) struct Contract {
+    pub(crate) block: usize,
+    pub(crate) split: usize,
+    pub(crate) fault: Option<Fault>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// K and V are seen as they were before they were rounded to the page's type.
     BeforeRounding,
     /// What a row does not see is multiplied by zero, not skipped.
@@ -91,7 +91,7 @@ pub enum Fault {
     Reciprocal,
 }
 
-pub const CONTRACT: Contract = Contract {
+pub(crate) const CONTRACT: Contract = Contract {
     block: 64,
     split: 1024,
     fault: None,
@@ -99,31 +99,31 @@ pub const CONTRACT: Contract = Contract {
 
 /// What a call of attention is about, apart from its rows.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    pub shape: KvShape,
-    pub heads: usize,
-    pub scale: f32,
-    pub softcap: Option<f32>,
+pub(crate) struct Setting {
+    pub(crate) shape: KvShape,
+    pub(crate) heads: usize,
+    pub(crate) scale: f32,
+    pub(crate) softcap: Option<f32>,
 }
 
 /// K and V of one sequence.
-pub struct Sequence {
+pub(crate) struct Sequence {
     /// As given, `[len][kv_heads * head_dim]`.
-    pub k: Vec<f32>,
-    pub v: Vec<f32>,
-    pub pages: Vec<PageId>,
-    pub len: usize,
+    pub(crate) k: Vec<f32>,
+    pub(crate) v: Vec<f32>,
+    pub(crate) pages: Vec<PageId>,
+    pub(crate) len: usize,
 }
 
 /// A store with some sequences in it, their pages in disorder.
-pub struct World {
-    pub setting: Setting,
-    pub store: PageStore,
-    pub sequences: Vec<Sequence>,
+pub(crate) struct World {
+    pub(crate) setting: Setting,
+    pub(crate) store: PageStore,
+    pub(crate) sequences: Vec<Sequence>,
 }
 
 impl World {
-    pub fn new(setting: Setting, lens: &[usize], seed: u64) -> Self {
+    pub(crate) fn new(setting: Setting, lens: &[usize], seed: u64) -> Self {
         let mut random = Random(seed);
         let shape = setting.shape;
         let counts: Vec<usize> = lens
@@ -155,7 +155,7 @@ impl World {
     }
 
     /// Writes some positions of a sequence (again).
-    pub fn write(&mut self, sequence: usize, positions: std::ops::Range<usize>) {
+    pub(crate) fn write(&mut self, sequence: usize, positions: std::ops::Range<usize>) {
         let (pool, shape) = (Pool::new(1), self.setting.shape);
         let sequence = &self.sequences[sequence];
         let slots: Vec<KvSlot> = positions.clone().map(|at| sequence.slot(at)).collect();
@@ -169,18 +169,18 @@ impl World {
     }
 
     /// Queries for that many rows, of a size that makes some weights stand out.
-    pub fn queries(&self, rows: usize, seed: u64) -> Vec<f32> {
+    pub(crate) fn queries(&self, rows: usize, seed: u64) -> Vec<f32> {
         let count = rows * self.setting.heads * self.setting.shape.head_dim;
         Random(seed).vector(count, 6.0)
     }
 
     /// The kernel's answer.
-    pub fn run(&self, by: By, threads: usize, rows: &[RowRef], q: &[f32]) -> Vec<f32> {
+    pub(crate) fn run(&self, by: By, threads: usize, rows: &[RowRef], q: &[f32]) -> Vec<f32> {
         let tables: Vec<&[PageId]> = self.sequences.iter().map(|s| &s.pages[..]).collect();
         self.run_tables(by, threads, rows, q, &tables)
     }
 
-    pub fn run_tables(
+    pub(crate) fn run_tables(
         &self,
         by: By,
         threads: usize,
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// The oracle's answer, row by row.
-    pub fn expect(&self, contract: Contract, rows: &[RowRef], q: &[f32]) -> Vec<f32> {
+    pub(crate) fn expect(&self, contract: Contract, rows: &[RowRef], q: &[f32]) -> Vec<f32> {
         let setting = self.setting;
         let mut out = Vec::new();
         for (row, place) in rows.iter().enumerate() {
@@ -259,7 +259,7 @@ impl World {
 }
 
 impl Sequence {
-    pub fn slot(&self, position: usize) -> KvSlot {
+    pub(crate) fn slot(&self, position: usize) -> KvSlot {
         KvSlot {
             page: self.pages[position / PAGE_POSITIONS],
             slot: position % PAGE_POSITIONS,
@@ -269,13 +269,13 @@ impl Sequence {
 
 /// Who computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub(crate) enum By {
     Isa(Isa),
     Soft,
 }
 
 impl By {
-    pub fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         Isa::supported()
             .into_iter()
             .map(Self::Isa)
@@ -322,10 +322,7 @@ fn one_head(
     for block in blocks {
         let split = block * contract.block / contract.split;
         let seen: Vec<usize> = (block * contract.block..(block + 1) * contract.block).collect();
-        let before = match parts.pop_if(|(of, _)| *of == split) {
-            Some((_, part)) => Some(part),
-            None => None,
-        };
+        let before = parts.pop_if(|(of, _)| *of == split).map(|(_, part)| part);
         let part = one_block(contract, setting, head, row, q, keys, &seen, before);
         parts.push((split, part));
     }
@@ -454,7 +451,7 @@ fn one_block(
 }
 
 /// Softmax attention in f64, as a textbook has it, over what the pages hold.
-pub fn textbook(world: &World, rows: &[RowRef], q: &[f32]) -> Vec<f64> {
+pub(crate) fn textbook(world: &World, rows: &[RowRef], q: &[f32]) -> Vec<f64> {
     let Setting {
         shape,
         heads,
