@@ -5,6 +5,10 @@
 //! `tools`, `documents`, `add_generation_prompt`, the special tokens), the same extra functions, and
 //! Python's view of values. Templates come with files, so they are not trusted: a render has a budget of
 //! work and of output, and ends with an error when it is spent.
+//!
+//! Known differences: `'…' % (…)` is an error (use the `format` filter); the `else` of a `for` whose every
+//! round ended in `continue` does not run; a list printed as such shows non-ASCII characters that Python
+//! escapes (U+00A0); `title` writes digraphs such as ǆ in upper case.
 
 mod functions;
 mod generation;
@@ -164,7 +168,7 @@ impl ChatTemplate {
         }
         if let Some(line) = tags::first_too_long(source) {
             return Err(TemplateError::Limit {
-                what: "4 KiB of code in one tag",
+                what: "2 KiB of code in one tag",
                 line: Some(line),
             });
         }

@@ -5,7 +5,7 @@
 //! which are long in real templates too.
 
 /// Bytes of code that one tag may have; those in use have some hundreds.
-const CODE_BYTES: usize = 4096;
+const CODE_BYTES: usize = 2048;
 
 /// The line of the first tag with too much code, from 1.
 pub(super) fn first_too_long(source: &str) -> Option<usize> {

@@ -4,6 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -97,6 +98,36 @@ pub fn spec(fixture: &Value) -> TokenizerSpec {
         add_space_prefix: spec["add_space_prefix"].as_bool(),
         ..Default::default()
     }
+}
+
+/// The processor time this thread has used, where the system tells; else the time since `start`. A busy
+/// machine stretches the latter without any fault of the code.
+pub fn work_since(start: &Work) -> Duration {
+    match (start.used, thread_time()) {
+        (Some(before), Some(now)) => now.saturating_sub(before),
+        _ => start.at.elapsed(),
+    }
+}
+
+/// When some work began.
+pub struct Work {
+    at: Instant,
+    used: Option<Duration>,
+}
+
+impl Work {
+    pub fn start() -> Self {
+        Self {
+            at: Instant::now(),
+            used: thread_time(),
+        }
+    }
+}
+
+fn thread_time() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    let nanoseconds = text.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 /// Folders that models may lie in.
