@@ -138,7 +138,11 @@ fn main() {
                     print!(" {:9.2}", amount as f64 / multiplied / 1e9);
                     quantising = (tokens * COLS) as f64 / quantised / 1e9;
                 }
-                println!(" {quantising:9.2}");
+                if format.is_float() {
+                    println!();
+                } else {
+                    println!(" {quantising:9.2}");
+                }
             }
         }
     }

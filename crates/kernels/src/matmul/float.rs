@@ -42,22 +42,29 @@ impl FloatProduct<'_> {
         for tile in 0..tiles {
             let rows = super::share(self.rows.len(), tile, tiles);
             let row = self.rows.start + rows.start;
+            // Two matches, not one on both: the compiler then skips the kernels of the other branch.
             // SAFETY: as the caller vouches; the rows are within `x`.
             unsafe {
-                match (rows.len(), WIDE) {
-                    (1, true) => self.columns::<F, V, 1, 8, 4>(row),
-                    (2, true) => self.columns::<F, V, 2, 8, 4>(row),
-                    (3, true) => self.columns::<F, V, 3, 6, 3>(row),
-                    (4, true) => self.columns::<F, V, 4, 6, 2>(row),
-                    (5, true) => self.columns::<F, V, 5, 4, 2>(row),
-                    (6, true) => self.columns::<F, V, 6, 4, 2>(row),
-                    (7, true) => self.columns::<F, V, 7, 3, 1>(row),
-                    (8, true) => self.columns::<F, V, 8, 3, 1>(row),
-                    (1, false) => self.columns::<F, V, 1, 4, 2>(row),
-                    (2, false) => self.columns::<F, V, 2, 2, 1>(row),
-                    (3, false) => self.columns::<F, V, 3, 1, 1>(row),
-                    (4, false) => self.columns::<F, V, 4, 1, 1>(row),
-                    (other, _) => debug_assert_eq!(other, 0),
+                if WIDE {
+                    match rows.len() {
+                        1 => self.columns::<F, V, 1, 8, 4>(row),
+                        2 => self.columns::<F, V, 2, 8, 4>(row),
+                        3 => self.columns::<F, V, 3, 6, 3>(row),
+                        4 => self.columns::<F, V, 4, 6, 2>(row),
+                        5 => self.columns::<F, V, 5, 4, 2>(row),
+                        6 => self.columns::<F, V, 6, 4, 2>(row),
+                        7 => self.columns::<F, V, 7, 3, 1>(row),
+                        8 => self.columns::<F, V, 8, 3, 1>(row),
+                        other => debug_assert_eq!(other, 0),
+                    }
+                } else {
+                    match rows.len() {
+                        1 => self.columns::<F, V, 1, 4, 1>(row),
+                        2 => self.columns::<F, V, 2, 2, 1>(row),
+                        3 => self.columns::<F, V, 3, 1, 1>(row),
+                        4 => self.columns::<F, V, 4, 1, 1>(row),
+                        other => debug_assert_eq!(other, 0),
+                    }
                 }
             }
         }
