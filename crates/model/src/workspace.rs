@@ -1,6 +1,7 @@
 //! The buffers of a forward pass, made once.
 
 use kernels::attention::{AttentionScratch, RowRef};
+use kernels::buffer::Buffer;
 use kernels::matmul::QuantizedRows;
 use kernels::pages::KvSlot;
 use kernels::rope::RopeStyle;
@@ -19,25 +20,25 @@ pub(crate) struct Workspace {
     pub(crate) capacity: usize,
     pub(crate) hidden: usize,
     /// rows × hidden: the residual stream.
-    pub(crate) stream: Vec<f32>,
+    pub(crate) stream: Buffer<f32>,
     /// rows × hidden: a norm's result; also what a branch gives.
-    pub(crate) normed: Vec<f32>,
+    pub(crate) normed: Buffer<f32>,
     /// rows × (heads · head_dim).
-    pub(crate) q: Vec<f32>,
+    pub(crate) q: Buffer<f32>,
     /// rows × (kv_heads · head_dim).
-    pub(crate) k: Vec<f32>,
+    pub(crate) k: Buffer<f32>,
     /// rows × (kv_heads · value_dim).
-    pub(crate) v: Vec<f32>,
+    pub(crate) v: Buffer<f32>,
     /// rows × (heads · value_dim).
-    pub(crate) mixed: Vec<f32>,
+    pub(crate) mixed: Buffer<f32>,
     /// rows × inner.
-    pub(crate) gate: Vec<f32>,
+    pub(crate) gate: Buffer<f32>,
     /// rows × inner.
-    pub(crate) up: Vec<f32>,
+    pub(crate) up: Buffer<f32>,
     /// HEAD_ROWS × vocabulary.
-    pub(crate) logits: Vec<f32>,
+    pub(crate) logits: Buffer<f32>,
     /// HEAD_ROWS × hidden: the rows whose logits are wanted.
-    pub(crate) wanted: Vec<f32>,
+    pub(crate) wanted: Buffer<f32>,
     pub(crate) quantized: QuantizedRows,
     pub(crate) attention: AttentionScratch,
     /// For each rotary embedding of the architecture, the angles of the rows and which pairs turn.
@@ -64,7 +65,7 @@ impl Workspace {
     pub(crate) fn new(model: &Model, capacity: usize, attention: AttentionScratch) -> Self {
         let architecture = &model.architecture;
         let widths = widths(architecture);
-        let rows = |width: usize| vec![0.0; capacity * width];
+        let rows = |width: usize| Buffer::zeroed(capacity * width);
         let head_rows = HEAD_ROWS.min(capacity);
         Self {
             capacity,
@@ -77,8 +78,8 @@ impl Workspace {
             mixed: rows(widths.mixed),
             gate: rows(widths.inner),
             up: rows(widths.inner),
-            logits: vec![0.0; head_rows * architecture.vocabulary],
-            wanted: vec![0.0; head_rows * architecture.hidden],
+            logits: Buffer::zeroed(head_rows * architecture.vocabulary),
+            wanted: Buffer::zeroed(head_rows * architecture.hidden),
             quantized: QuantizedRows::with_capacity(capacity, model.widest_input()),
             attention,
             angles: architecture

@@ -5,6 +5,8 @@
 //! numbers (one for each row) for each [`Plane`]. All that a kernel needs for a block is in one place,
 //! and a row's neighbours change where its numbers lie but not what they are.
 
+use super::prefetch;
+use crate::buffer::Buffer;
 use crate::formats::SUB_BLOCK;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
@@ -54,7 +56,7 @@ const CHUNK_ELEMENTS: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct QuantizedRows {
     /// As 32-bit words, in the order of the module's description.
-    words: Vec<u32>,
+    words: Buffer<u32>,
     rows: usize,
     cols: usize,
 }
@@ -101,6 +103,14 @@ impl Panel {
 }
 
 impl PanelBlock {
+    /// Fetches what a full panel's block holds of quants, scales and scaled sums.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        for line in 0..(PANEL_ROWS * SUB_BLOCK / 64 + 2) {
+            prefetch(self.quants.wrapping_add(64 * line));
+        }
+    }
+
     /// The number of row `row` in an f32 plane.
     ///
     /// # Safety
@@ -161,7 +171,7 @@ impl QuantizedRows {
     pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
         let words = max_rows * max_cols.div_ceil(SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
         Self {
-            words: vec![0; words],
+            words: Buffer::zeroed(words),
             rows: 0,
             cols: 0,
         }
@@ -198,34 +208,33 @@ impl QuantizedRows {
         if x.is_empty() {
             return;
         }
-        let blocks_per_chunk = (CHUNK_ELEMENTS / (rows * SUB_BLOCK)).clamp(1, blocks);
+        // A panel is contiguous, here and there, so it is cut as little as will keep all threads busy.
+        let panel_rows = rows.min(PANEL_ROWS);
+        let blocks_per_chunk = (CHUNK_ELEMENTS / (panel_rows * SUB_BLOCK)).clamp(1, blocks);
+        let parts = blocks.div_ceil(blocks_per_chunk);
         let words = Words(self.words.as_mut_ptr());
         let this = &*self;
         let job = |chunk: usize, _worker: usize| {
-            let first = chunk * blocks_per_chunk;
-            let end = (first + blocks_per_chunk).min(blocks);
-            for p in 0..this.panels() {
-                let panel = this.panel(p);
-                // SAFETY: it is the panel's place in `words`, which nobody else has a reference to; every
-                // block of it is written by one chunk only.
-                let dst = unsafe {
-                    words
-                        .get()
-                        .add(panel.first_row * blocks * ROW_BLOCK_BYTES / 4)
-                };
-                dispatch(
-                    isa,
-                    QuantizePanel {
-                        x: &x[panel.first_row * cols..][..panel.rows * cols],
-                        dst,
-                        rows: panel.rows,
-                        first,
-                        end,
-                    },
-                );
-            }
+            let (panel, part) = (this.panel(chunk / parts), chunk % parts);
+            // SAFETY: it is the panel's place in `words`, which nobody else has a reference to; every
+            // block of it is written by one chunk only.
+            let dst = unsafe {
+                words
+                    .get()
+                    .add(panel.first_row * blocks * ROW_BLOCK_BYTES / 4)
+            };
+            dispatch(
+                isa,
+                QuantizePanel {
+                    x: &x[panel.first_row * cols..][..panel.rows * cols],
+                    dst,
+                    rows: panel.rows,
+                    first: part * blocks_per_chunk,
+                    end: ((part + 1) * blocks_per_chunk).min(blocks),
+                },
+            );
         };
-        let chunks = blocks.div_ceil(blocks_per_chunk);
+        let chunks = this.panels() * parts;
         if chunks == 1 {
             job(0, 0);
         } else {
@@ -272,79 +281,118 @@ struct QuantizePanel<'a> {
 impl LaneKernel for QuantizePanel<'_> {
     type Output = ();
 
-    /// Plain code, the same on every instruction set: each operation is exact or rounded once, and the
-    /// compiler's vectors change none of them.
+    /// The same on every instruction set: each operation is exact or rounded once.
     #[inline(always)]
     fn run<V: Lanes>(self) {
         let cols = self.x.len() / self.rows;
         for block in self.first..self.end {
             // SAFETY: the panel has that many blocks.
             let dst = unsafe { self.dst.add(block * self.rows * ROW_BLOCK_BYTES / 4) };
+            let mut amax = [0.0; PANEL_ROWS];
+            for (row, amax) in amax[..self.rows].iter_mut().enumerate() {
+                *amax = largest_magnitude(self.block(row, cols, block));
+            }
+            let factors = Factors::of(&amax);
+            let mut sums = [[0.0; PANEL_ROWS]; 2];
             for row in 0..self.rows {
-                let (x, _) = self.x[row * cols + block * SUB_BLOCK..]
-                    .split_first_chunk()
-                    .expect("a whole block");
-                let quantized = quantize_block(x);
+                let x = self.block(row, cols, block);
+                let (quants, [low, high]) = quantize::<V>(x, factors.id[row]);
+                (sums[0][row], sums[1][row]) = (low, high);
                 // SAFETY: the block has a place for each row, and no one else writes there.
                 unsafe {
                     dst.add(row * SUB_BLOCK / 4)
                         .cast::<[i8; SUB_BLOCK]>()
-                        .write(quantized.quants);
-                    let planes = dst.add(self.rows * SUB_BLOCK / 4 + row);
-                    for (plane, word) in quantized.planes.into_iter().enumerate() {
-                        planes.add(plane * self.rows).write(word);
-                    }
+                        .write(quants);
+                }
+            }
+            for (plane, words) in planes(&factors, &sums).iter().enumerate() {
+                // SAFETY: as above, in each plane.
+                unsafe {
+                    let dst = dst.add(self.rows * (SUB_BLOCK / 4 + plane));
+                    dst.copy_from_nonoverlapping(words.as_ptr(), self.rows);
                 }
             }
         }
     }
 }
 
-struct QuantizedBlock {
-    quants: [i8; SUB_BLOCK],
-    planes: [u32; PLANES],
+impl QuantizePanel<'_> {
+    /// One block of one row.
+    #[inline(always)]
+    fn block(&self, row: usize, cols: usize, block: usize) -> &[f32; SUB_BLOCK] {
+        let (x, _) = self.x[row * cols + block * SUB_BLOCK..]
+            .split_first_chunk()
+            .expect("a whole block");
+        x
+    }
+}
+
+/// What the rows of a block are multiplied with, for all rows of a panel.
+struct Factors {
+    /// `127 / amax`, or zero.
+    id: [f32; PANEL_ROWS],
+    /// `amax / 127`, or zero.
+    scale: [f32; PANEL_ROWS],
+}
+
+impl Factors {
+    #[inline(always)]
+    fn of(amax: &[f32; PANEL_ROWS]) -> Self {
+        let (mut id, mut scale) = ([0.0; PANEL_ROWS], [0.0; PANEL_ROWS]);
+        for row in 0..PANEL_ROWS {
+            let amax = amax[row];
+            // Not a number is no reason for zeros: its block's scale must tell.
+            let tiny = amax < TINY;
+            id[row] = if tiny { 0.0 } else { 127.0 / amax };
+            scale[row] = if tiny { 0.0 } else { amax / 127.0 };
+        }
+        Self { id, scale }
+    }
+}
+
+/// The planes of all rows of a panel.
+#[inline(always)]
+fn planes(factors: &Factors, sums: &[[f32; PANEL_ROWS]; 2]) -> [[u32; PANEL_ROWS]; PLANES] {
+    let mut planes = [[0; PANEL_ROWS]; PLANES];
+    for row in 0..PANEL_ROWS {
+        let [low, high] = [sums[0][row], sums[1][row]]
+            .map(|sum| (sum + ROUNDER).to_bits() as i32 - ROUNDER.to_bits() as i32);
+        let sum = low + high;
+        let scale = factors.scale[row];
+        planes[Plane::Scale as usize][row] = scale.to_bits();
+        planes[Plane::ScaledSum as usize][row] = (sum as f32 * scale).to_bits();
+        planes[Plane::Bias8 as usize][row] = (-8 * sum) as u32;
+        planes[Plane::Bias16 as usize][row] = (-16 * sum) as u32;
+        planes[Plane::Bias128 as usize][row] = (-128 * sum) as u32;
+        planes[Plane::Bias32Low as usize][row] = (-32 * low) as u32;
+        planes[Plane::Bias32High as usize][row] = (-32 * high) as u32;
+    }
+    planes
 }
 
 /// Half of a block: loops over sixteen elements become vector instructions on every instruction set.
 const HALF: usize = SUB_BLOCK / 2;
 
+/// The quants of one block, and the sums of its halves.
 #[inline(always)]
-fn quantize_block(x: &[f32; SUB_BLOCK]) -> QuantizedBlock {
-    let amax = largest_magnitude(x);
-    if amax < TINY {
-        return QuantizedBlock {
-            quants: [0; SUB_BLOCK],
-            planes: [0; PLANES],
-        };
-    }
-    let id = 127.0 / amax;
-    let scale = amax / 127.0;
+fn quantize<V: Lanes>(x: &[f32; SUB_BLOCK], id: f32) -> ([i8; SUB_BLOCK], [f32; 2]) {
     let mut quants = [0; SUB_BLOCK];
-    let mut sums = [0; 2];
+    let mut sums = [0.0; 2];
     for half in 0..2 {
-        let mut rounded = [0; HALF];
-        for (rounded, x) in rounded.iter_mut().zip(&x[HALF * half..]) {
-            let scaled = x * id;
-            // What isn't a number becomes a bound too; its block's scale tells.
-            let scaled = if scaled < 127.0 { scaled } else { 127.0 };
-            let scaled = if scaled > -127.0 { scaled } else { -127.0 };
-            *rounded = (scaled + ROUNDER).to_bits() as i32 - ROUNDER.to_bits() as i32;
+        let (x, _) = x[HALF * half..].split_first_chunk().expect("half a block");
+        // What isn't a number becomes a bound too; its block's scale tells.
+        let scaled = V::load(x)
+            .mul(V::splat(id))
+            .min(V::splat(127.0))
+            .max(V::splat(-127.0));
+        let shifted = scaled.add(V::splat(ROUNDER));
+        for (quant, shifted) in quants[HALF * half..].iter_mut().zip(shifted.to_array()) {
+            *quant = shifted.to_bits() as i8;
         }
-        for (quant, rounded) in quants[HALF * half..].iter_mut().zip(&rounded) {
-            *quant = *rounded as i8;
-        }
-        sums[half] = fold(rounded, |a, b| a + b);
+        // Whole numbers this small are summed exactly, in any order.
+        sums[half] = shifted.sub(V::splat(ROUNDER)).sum();
     }
-    let sum = sums[0] + sums[1];
-    let mut planes = [0; PLANES];
-    planes[Plane::Scale as usize] = scale.to_bits();
-    planes[Plane::ScaledSum as usize] = (sum as f32 * scale).to_bits();
-    planes[Plane::Bias8 as usize] = (-8 * sum) as u32;
-    planes[Plane::Bias16 as usize] = (-16 * sum) as u32;
-    planes[Plane::Bias128 as usize] = (-128 * sum) as u32;
-    planes[Plane::Bias32Low as usize] = (-32 * sums[0]) as u32;
-    planes[Plane::Bias32High as usize] = (-32 * sums[1]) as u32;
-    QuantizedBlock { quants, planes }
+    (quants, sums)
 }
 
 /// The largest magnitude; not finite if any value is not.

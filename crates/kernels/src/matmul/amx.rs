@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::Outputs;
-use super::activations::{PANEL_ROWS, Panel, QuantizedRows};
+use super::activations::{PANEL_ROWS, Panel, PanelBlock, QuantizedRows};
 use super::int_lanes::{Operands, Sums};
 use crate::formats::{Quantized, SUB_BLOCK};
 use crate::lanes::{Avx512, LANES, Lanes};
@@ -23,8 +23,8 @@ use crate::packed::scales::{FACTOR_BYTES, Scales, Step};
 /// From this many rows of activations on, tiles are faster than AVX-512.
 pub(super) const MIN_ROWS: usize = 32;
 
-/// Blocks whose dot products are on their way at the same time.
-const AHEAD: usize = 4;
+/// Groups that are multiplied with a panel while it is in the first-level cache.
+const GROUPS_AT_ONCE: usize = 2;
 
 /// Groups `groups` of `weight` times the panels `panels` of `x`.
 pub(super) struct TileProduct<'a> {
@@ -46,6 +46,16 @@ struct Unpacked {
 #[repr(C, align(64))]
 struct Dots([[i32; LANES]; PANEL_ROWS]);
 
+/// How many [`Dots`] there is room for.
+const SLOTS: usize = 4;
+
+/// Dot products on their way from tiles to sums.
+///
+/// Four kilobytes, so that no two of them have the same place in a page: a load of one would wait for the
+/// store of the other.
+#[repr(C, align(4096))]
+struct Ring(MaybeUninit<[Dots; SLOTS]>);
+
 /// What `ldtilecfg` reads.
 #[repr(C, align(64))]
 struct TileConfig {
@@ -57,12 +67,32 @@ struct TileConfig {
 }
 
 thread_local! {
-    /// One unpacked group. It grows to the longest row, once.
+    /// Some unpacked groups. It grows to the longest rows, once.
     static UNPACKED: Cell<Vec<Unpacked>> = const { Cell::new(Vec::new()) };
 }
 
+/// A panel and a group to be multiplied.
+#[derive(Clone, Copy)]
+struct Pair {
+    panel: Panel,
+    /// The group's blocks.
+    unpacked: *const Unpacked,
+}
+
+impl Pair {
+    /// Multiplies block `number`; the dot products go to `dots`.
+    ///
+    /// # Safety
+    /// The block must exist in panel and group, and tiles must be configured for the panel.
+    #[inline(always)]
+    unsafe fn multiply<F: Quantized>(&self, number: usize, dots: *mut Dots) {
+        // SAFETY: as the caller vouches.
+        unsafe { multiply::<F>(self.panel.block(number), self.unpacked.add(number), dots) }
+    }
+}
+
 impl TileProduct<'_> {
-    /// All groups, one after the other.
+    /// All groups, a few at once.
     ///
     /// # Safety
     /// The CPU must have AVX-512 and AMX-INT8 and the process the permission to use tiles; the function
@@ -72,12 +102,15 @@ impl TileProduct<'_> {
         let blocks = self.weight.cols() / SUB_BLOCK;
         let mut unpacked = UNPACKED.take();
         unpacked.clear();
-        unpacked.reserve(blocks);
-        for group in self.groups.clone() {
+        unpacked.reserve(GROUPS_AT_ONCE * blocks);
+        for first in self.groups.clone().step_by(GROUPS_AT_ONCE) {
+            let groups = first..(first + GROUPS_AT_ONCE).min(self.groups.end);
             // SAFETY: as the caller vouches; there is room for all blocks.
             unsafe {
-                self.unpack::<F>(group, unpacked.as_mut_ptr());
-                self.group::<F>(group, unpacked.as_ptr());
+                for (i, group) in groups.clone().enumerate() {
+                    self.unpack::<F>(group, unpacked.as_mut_ptr().add(i * blocks));
+                }
+                self.multiply::<F>(groups, unpacked.as_ptr());
             }
         }
         // SAFETY: the CPU has tiles.
@@ -112,15 +145,34 @@ impl TileProduct<'_> {
         }
     }
 
-    /// One unpacked group times panels.
+    /// The groups, whose blocks are at `unpacked`, times all panels.
     ///
     /// # Safety
-    /// As for `run`; all blocks must be at `unpacked`.
+    /// As for `run`; the groups' blocks must be at `unpacked`, one group after the other.
     #[inline(always)]
-    unsafe fn group<F: Quantized>(&self, group: usize, unpacked: *const Unpacked) {
+    unsafe fn multiply<F: Quantized>(&self, groups: Range<usize>, unpacked: *const Unpacked) {
+        let blocks = self.weight.cols() / SUB_BLOCK;
+        let pairs = self.panels.len() * groups.len();
+        let pair = |number: usize| Pair {
+            panel: self.x.panel(self.panels.start + number / groups.len()),
+            unpacked: unpacked.wrapping_add(number % groups.len() * blocks),
+        };
+        let mut ring = Ring(MaybeUninit::uninit());
+        let mut walk = Walk {
+            blocks,
+            ring: ring.0.as_mut_ptr().cast(),
+            done: 0,
+            started: false,
+        };
         let mut configured = 0;
-        for index in self.panels.clone() {
-            let panel = self.x.panel(index);
+        for number in 0..pairs {
+            let this = pair(number);
+            let next = (number + 1 < pairs).then(|| pair(number + 1));
+            let panel = this.panel;
+            let col = (groups.start + number % groups.len()) * GROUP;
+            for t in 0..panel.rows {
+                self.out.prefetch(panel.first_row + t, col);
+            }
             // SAFETY: as the caller vouches; nobody else writes these outputs.
             unsafe {
                 if panel.rows != configured {
@@ -128,59 +180,102 @@ impl TileProduct<'_> {
                     configured = panel.rows;
                 }
                 let sums = if panel.rows == PANEL_ROWS {
-                    self.panel::<F, PANEL_ROWS>(panel, unpacked)
+                    walk.sums::<F, PANEL_ROWS>(this, next)
                 } else {
-                    self.panel::<F, 0>(panel, unpacked)
+                    walk.sums::<F, 0>(this, next)
                 };
                 for (t, &sums) in sums[..panel.rows].iter().enumerate() {
-                    self.out.write(panel.first_row + t, group * GROUP, sums);
+                    self.out.write(panel.first_row + t, col, sums);
                 }
             }
         }
     }
+}
 
-    /// The sums of one panel, of `ROWS` rows or, where that is zero, of as many as it has.
+/// The way through all blocks of all pairs, with tiles some blocks ahead of sums, so that both are worked on at
+/// the same time.
+struct Walk {
+    /// Blocks of each pair.
+    blocks: usize,
+    ring: *mut Dots,
+    /// Blocks that have been added to sums.
+    done: usize,
+    /// Whether the first blocks of the pair that comes next have been multiplied.
+    started: bool,
+}
+
+impl Walk {
+    /// Where the dot products of the block `ahead` of the one whose turn it is are.
+    #[inline(always)]
+    fn dots<F: Quantized>(&self, ahead: usize) -> *mut Dots {
+        let slot = if F::Scales::HALVES {
+            (self.done + ahead) % (SLOTS / 2) * 2
+        } else {
+            (self.done + ahead) % SLOTS
+        };
+        self.ring.wrapping_add(slot)
+    }
+
+    /// The sums of one pair, of `ROWS` rows or, where that is zero, of as many as its panel has; and the first
+    /// dot products of the next pair.
     ///
     /// # Safety
-    /// As for `group`; tiles must be configured for the panel.
+    /// Tiles must be configured for the panel, and the function this is inlined into must have AVX-512.
     #[inline(always)]
-    unsafe fn panel<F: Quantized, const ROWS: usize>(
-        &self,
-        panel: Panel,
-        unpacked: *const Unpacked,
+    unsafe fn sums<F: Quantized, const ROWS: usize>(
+        &mut self,
+        this: Pair,
+        next: Option<Pair>,
     ) -> Sums<Avx512> {
-        let rows = if ROWS == 0 { panel.rows } else { ROWS };
-        let blocks = self.weight.cols() / SUB_BLOCK;
+        let rows = if ROWS == 0 { this.panel.rows } else { ROWS };
+        let ahead = if F::Scales::HALVES { SLOTS / 2 } else { SLOTS } - 1;
+        let next = next.filter(|next| next.panel.rows == rows && self.blocks >= ahead);
         let mut sums: Sums<Avx512> = [Avx512::splat(0.0); PANEL_ROWS];
-        let mut ring = MaybeUninit::<[[Dots; 2]; AHEAD]>::uninit();
-        let ring: *mut [Dots; 2] = ring.as_mut_ptr().cast();
-        let mut number = 0;
         // SAFETY: as the caller vouches; all blocks exist, and the dots of each are stored before use.
         unsafe {
-            for first in 0..(AHEAD - 1).min(blocks) {
-                multiply::<F>(panel, first, unpacked, ring.add(first));
-            }
-            // Some blocks ahead, so that tiles and sums are worked on at the same time.
-            while number + 2 * AHEAD <= blocks {
-                for i in 0..AHEAD {
-                    let next = number + i + AHEAD - 1;
-                    multiply::<F>(panel, next, unpacked, ring.add((i + AHEAD - 1) % AHEAD));
-                    let operands = operands(panel, number + i, unpacked, rows);
-                    add::<F>(&operands, ring.add(i), &mut sums);
+            if !self.started {
+                for number in 0..ahead.min(self.blocks) {
+                    this.multiply::<F>(number, self.dots::<F>(number));
                 }
-                number += AHEAD;
             }
-            while number < blocks {
-                let next = number + AHEAD - 1;
-                if next < blocks {
-                    multiply::<F>(panel, next, unpacked, ring.add(next % AHEAD));
+            let last = self.blocks.saturating_sub(ahead);
+            for number in 0..last {
+                this.multiply::<F>(number + ahead, self.dots::<F>(ahead));
+                self.add::<F>(this, number, rows, next, &mut sums);
+            }
+            for number in last..self.blocks {
+                if let Some(next) = next {
+                    next.multiply::<F>(number - last, self.dots::<F>(ahead));
                 }
-                let operands = operands(panel, number, unpacked, rows);
-                add::<F>(&operands, ring.add(number % AHEAD), &mut sums);
-                number += 1;
+                self.add::<F>(this, number, rows, next, &mut sums);
             }
         }
+        self.started = next.is_some();
         sums
+    }
+
+    /// Adds the dot products of block `number` to the sums, and fetches that of the next pair.
+    ///
+    /// # Safety
+    /// Those of all rows must have been stored, and the CPU must have AVX-512.
+    #[inline(always)]
+    unsafe fn add<F: Quantized>(
+        &mut self,
+        this: Pair,
+        number: usize,
+        rows: usize,
+        next: Option<Pair>,
+        sums: &mut Sums<Avx512>,
+    ) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if let Some(next) = next {
+                next.panel.block(number).prefetch();
+            }
+            let operands = operands(this.panel.block(number), this.unpacked.add(number), rows);
+            add::<F>(&operands, self.dots::<F>(0), sums);
+        }
+        self.done += 1;
     }
 }
 
@@ -189,18 +284,13 @@ impl TileProduct<'_> {
 /// # Safety
 /// The block must exist in both operands.
 #[inline(always)]
-unsafe fn operands(
-    panel: Panel,
-    number: usize,
-    unpacked: *const Unpacked,
-    rows: usize,
-) -> Operands<Avx512> {
+unsafe fn operands(block: PanelBlock, unpacked: *const Unpacked, rows: usize) -> Operands<Avx512> {
     // SAFETY: as the caller vouches.
     unsafe {
         Operands {
             quants: std::ptr::null(),
-            step: (*unpacked.add(number)).step,
-            block: panel.block(number),
+            step: (*unpacked).step,
+            block,
             rows,
         }
     }
@@ -213,13 +303,16 @@ unsafe fn operands(
 #[inline(always)]
 unsafe fn add<F: Quantized>(
     operands: &Operands<Avx512>,
-    dots: *const [Dots; 2],
+    dots: *const Dots,
     sums: &mut Sums<Avx512>,
 ) {
     for t in 0..operands.rows {
         // SAFETY: as the caller vouches.
         unsafe {
-            let [low, high] = [0, 1].map(|half| &raw const (*dots)[half].0[t]);
+            let (low, high) = (
+                &raw const (*dots).0[t],
+                &raw const (*dots.wrapping_add(1)).0[t],
+            );
             let dot = Avx512::from_i32(&*low);
             if F::Scales::HALVES {
                 operands.add_halves::<F::Scales>(sums, t, dot, Avx512::from_i32(&*high));
@@ -262,16 +355,11 @@ unsafe fn configure<F: Quantized>(rows: usize) {
 /// # Safety
 /// Tiles must be configured for the panel, and the block must exist in both operands.
 #[inline(always)]
-unsafe fn multiply<F: Quantized>(
-    panel: Panel,
-    number: usize,
-    unpacked: *const Unpacked,
-    dots: *mut [Dots; 2],
-) {
+unsafe fn multiply<F: Quantized>(block: PanelBlock, unpacked: *const Unpacked, dots: *mut Dots) {
     // SAFETY: as the caller vouches; a tile of dot products has at most sixteen rows.
     unsafe {
-        let activations: *const i8 = panel.block(number).row(0).as_ptr();
-        let weights = &raw const (*unpacked.add(number)).quants;
+        let activations: *const i8 = block.row(0).as_ptr();
+        let weights = &raw const (*unpacked).quants;
         if F::Scales::HALVES {
             asm!(
                 "tileloadd tmm2, [{weights} + {wide}]",
