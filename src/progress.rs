@@ -8,6 +8,16 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// What takes less than this needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often a spinner turns.
+const TURN: Duration = Duration::from_millis(120);
+
+/// What turns while something is looked for, drawn where standard error is a terminal.
+pub(crate) fn spinner(message: &str) -> ProgressBar {
+    let spinner = with_style(ProgressBar::new_spinner(), message, "{spinner} {msg}");
+    spinner.enable_steady_tick(TURN);
+    spinner
+}
+
 /// A bar that counts bytes, to be drawn where standard error is a terminal.
 pub(crate) fn bytes(message: &str, total: Option<u64>) -> ProgressBar {
     bytes_on(ProgressDrawTarget::stderr(), message, total)

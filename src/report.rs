@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::interrupt::{EXIT_INTERRUPTED, Interrupted};
+use crate::flags;
+use crate::interrupt::{self, Interrupted};
 
 /// Whoever read standard output has gone: no reason to go on, and no error.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl std::fmt::Display for OutputClosed {
 
 impl std::error::Error for OutputClosed {}
 
-/// The command was called in a way that makes no sense.
+/// The command was called in a way that makes no sense, or with a value out of range.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -74,11 +75,18 @@ pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
         true => ("\x1b[1;31m", "\x1b[0m"),
         false => ("", ""),
     };
-    note(&format!("{begin}error:{end} {}", with_causes(error)));
-    if error.is::<Interrupted>() {
-        return ExitCode::from(EXIT_INTERRUPTED);
+    let out_of_range = flags::out_of_range(error);
+    let message = match (&out_of_range, flags::remedy(error)) {
+        (Some(message), _) => message.clone(),
+        (None, Some(flag)) => format!("{} with {flag}", with_causes(error)),
+        (None, None) => with_causes(error),
+    };
+    note(&format!("{begin}error:{end} {message}"));
+    if let Some(status) = interrupt::exit_status().filter(|_| error.is::<Interrupted>()) {
+        return ExitCode::from(status);
     }
-    ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+    let is_usage = error.is::<Usage>() || out_of_range.is_some();
+    ExitCode::from(if is_usage { 2 } else { 1 })
 }
 
 /// The error and its causes; a cause that an error already tells is not told again.
@@ -108,6 +116,11 @@ pub(crate) fn peak_rss_bytes() -> Option<u64> {
         .find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib * 1024)
+}
+
+/// A number of things, `noun` being the word for one of them.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Bytes for people.

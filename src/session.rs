@@ -16,7 +16,7 @@ use weights::source::{Cache, FetchProgress, FetchStage, Reference, SourceError, 
 use crate::cli::DEFAULT_CONTEXT;
 use crate::interrupt::{self, Interrupted};
 use crate::progress::{self, LateBar};
-use crate::report;
+use crate::report::{self, Usage};
 
 /// The local file of a model, fetched if need be, with a progress bar.
 ///
@@ -28,50 +28,78 @@ pub(crate) fn fetch(reference: &str) -> Result<PathBuf> {
         Reference::Path(_) => Cache::new(""),
         _ => Cache::from_env()?,
     };
-    let mut bar: Option<ProgressBar> = None;
-    let mut told_waiting = false;
-    let mut show = |progress: FetchProgress| {
-        if progress.stage == FetchStage::Waiting {
-            if !told_waiting {
-                report::note(&format!(
-                    "{reference} is being fetched by another process; waiting"
-                ));
-            }
-            told_waiting = true;
-            return ControlFlow::Continue(());
-        }
-        interrupt::set_graceful(true);
-        let bar = bar.get_or_insert_with(|| announce(reference, progress.total));
-        bar.set_position(progress.done);
+    let mut display = FetchDisplay::new(reference);
+    interrupt::set_graceful(true);
+    let result = resolve(reference, &cache, &mut |progress| {
+        display.show(progress);
         match interrupt::requested() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
-    };
-    let result = resolve(reference, &cache, &mut show);
+    });
     interrupt::set_graceful(false);
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
+    display.clear();
     match result {
         Ok(path) => Ok(path),
-        // Ctrl-C reaches pip as well, which may fail before we ask it to stop.
         Err(_) if interrupt::requested() => Err(Interrupted.into()),
         Err(SourceError::Cancelled) => Err(Interrupted.into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Says that a download begins.
-fn announce(reference: &str, total: Option<u64>) -> ProgressBar {
-    let bar = progress::bytes(&format!("fetching {reference}"), total);
-    if bar.is_hidden() {
-        let size = total
-            .map(|n| format!(" ({})", report::bytes(n)))
-            .unwrap_or_default();
-        report::note(&format!("fetching {reference}{size}"));
+/// How far a fetch has come: a spinner until something comes and then a bar, or, where standard error is no
+/// terminal, one line when it begins.
+struct FetchDisplay<'a> {
+    reference: &'a str,
+    stage: Option<FetchStage>,
+    told: bool,
+    bar: ProgressBar,
+}
+
+impl<'a> FetchDisplay<'a> {
+    fn new(reference: &'a str) -> Self {
+        Self {
+            reference,
+            stage: None,
+            told: false,
+            bar: ProgressBar::hidden(),
+        }
     }
-    bar
+
+    fn show(&mut self, progress: FetchProgress) {
+        if self.stage != Some(progress.stage) {
+            self.stage = Some(progress.stage);
+            self.begin(progress);
+        }
+        self.bar.set_position(progress.done);
+    }
+
+    /// A stage begins.
+    fn begin(&mut self, progress: FetchProgress) {
+        self.clear();
+        let reference = self.reference;
+        self.bar = match progress.stage {
+            FetchStage::Waiting => {
+                report::note(&format!(
+                    "{reference} is being fetched by another process; waiting"
+                ));
+                return;
+            }
+            FetchStage::Looking => progress::spinner(&format!("looking for {reference}")),
+            FetchStage::Downloading => {
+                progress::bytes(&format!("fetching {reference}"), progress.total)
+            }
+        };
+        if self.bar.is_hidden() && !self.told {
+            let size = progress.total.map(|n| format!(" ({})", report::bytes(n)));
+            report::note(&format!("fetching {reference}{}", size.unwrap_or_default()));
+            self.told = true;
+        }
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// Opens the file of a model, fetched if need be.
@@ -142,7 +170,10 @@ pub(crate) fn pool(threads: usize) -> Result<Pool> {
 pub(crate) fn context(asked: Option<usize>, trained: usize) -> Result<usize> {
     match asked {
         Some(asked) if asked > trained => {
-            bail!("--ctx is {asked}, but the model was trained for {trained} positions at most")
+            let message = format!(
+                "--ctx is {asked}: it must be from 1 to {trained}, the positions that the model was trained for"
+            );
+            Err(Usage(message).into())
         }
         Some(asked) => Ok(asked),
         None => Ok(trained.min(DEFAULT_CONTEXT)),

@@ -4,13 +4,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kernels::isa::Isa;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, SPANS_MAX, Span, Step};
 use serde::Serialize;
 use state::SequenceId;
 
 use crate::cli::BenchArgs;
+use crate::report::Usage;
 use crate::{progress, report, session};
 
 /// What a row measures.
@@ -19,6 +20,15 @@ use crate::{progress, report, session};
 enum Work {
     Prefill,
     Decode,
+}
+
+impl Work {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
 }
 
 /// One thing to measure.
@@ -30,6 +40,17 @@ struct Case {
     /// Positions remembered before.
     depth: usize,
     batch: usize,
+}
+
+impl Case {
+    /// Prompt tokens that are run before or as what is measured, over all sequences.
+    fn prompt_tokens(&self) -> usize {
+        let per_sequence = match self.work {
+            Work::Prefill => self.tokens,
+            Work::Decode => self.depth,
+        };
+        per_sequence * self.batch
+    }
 }
 
 #[derive(Serialize)]
@@ -45,6 +66,7 @@ struct Row<'a> {
     model: &'a str,
     isa: &'static str,
     kv: &'static str,
+    /// Prompt tokens in the largest step that there was: what was asked for, or all there are.
     prefill_chunk: usize,
     weight_bytes: usize,
     peak_rss_bytes: Option<u64>,
@@ -58,11 +80,13 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let isa = Isa::from_env()?;
     let cases = cases(args);
     if cases.is_empty() {
-        bail!("there is nothing to measure: --prefill and --decode are both 0");
+        let message = "there is nothing to measure: --prefill and --decode are both 0";
+        return Err(Usage(message.to_owned()).into());
     }
     let file = session::open(&args.model.model)?;
     let trained = model::arch::read(&file)?.context;
     let context = needed(&cases, trained)?;
+    let largest = cases.iter().map(Case::prompt_tokens).max().unwrap_or(0);
     let thread_counts = args.thread_counts();
     let most = thread_counts.iter().copied().max().unwrap_or(1);
     let model = session::load(&file, &session::pool(most)?)?;
@@ -71,11 +95,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     let bar = progress::steps("", thread_counts.len() * cases.len());
     for threads in thread_counts {
-        let mut bench = Bench::new(args, Arc::clone(&model), isa, threads, context)?;
+        let mut bench = Bench::new(args, Arc::clone(&model), isa, threads, (context, largest))?;
         for &case in &cases {
             bar.set_message(format!(
-                "{:?} {} at {}, {threads} threads",
-                case.work, case.tokens, case.depth
+                "{} {} at {}, {}",
+                case.work.name(),
+                case.tokens,
+                case.depth,
+                report::counted(threads, "thread")
             ));
             let samples = bench.measure(case)?;
             bar.suspend(|| print_row(args, &bench, case, samples))?;
@@ -127,10 +154,14 @@ fn needed(cases: &[Case], trained: usize) -> Result<usize> {
     {
         let positions = depth + tokens;
         if positions > trained {
-            bail!(
-                "the {work:?} row of {tokens} tokens at depth {depth} needs {positions} positions, but the \
-                 model was trained for {trained} at most"
+            let message = format!(
+                "the {} row of {} at depth {depth} needs {}: it must be at most {trained}, what the model \
+                 was trained for",
+                work.name(),
+                report::counted(*tokens, "token"),
+                report::counted(positions, "position"),
             );
+            return Err(Usage(message).into());
         }
         most = most.max(positions);
     }
@@ -151,9 +182,9 @@ impl Bench {
         model: Arc<Model>,
         isa: Isa,
         threads: usize,
-        context: usize,
+        (context, largest): (usize, usize),
     ) -> Result<Self> {
-        let chunk = args.prefill_chunk.within(context);
+        let chunk = args.prefill_chunk.within(largest);
         let pool = session::pool(threads)?;
         let decoder = Decoder::new(model, Ops::new(isa, pool), chunk.max(SPANS_MAX), context)?;
         let options = MemoryOptions {
@@ -318,11 +349,7 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
             .copied()
             .reduce(|a, b| if b > a { b } else { a })
             .unwrap_or(0.0);
-        let work = if work == Work::Prefill {
-            "prefill"
-        } else {
-            "decode"
-        };
+        let work = work.name();
         return report::print(&format!(
             "{work:<8} {tokens:>6} {depth:>6} {batch:>6} {threads:>8} {median:>11.2} {least:>11.2} {most:>11.2}\n"
         ));
@@ -338,7 +365,7 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
         model: &args.model.model,
         isa: ops.isa().name(),
         kv: bench.options.kv_type.name(),
-        prefill_chunk: bench.chunk,
+        prefill_chunk: bench.chunk.min(case.prompt_tokens()),
         weight_bytes: bench.decoder.model().weight_bytes(),
         peak_rss_bytes: report::peak_rss_bytes(),
     };

@@ -55,7 +55,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
             let matrix = matrix(format, args.kernel_size, &pool)?;
             for &isa in &isas {
                 for tokens in TOKENS {
-                    bar.set_message(format!("{} {isa}, {tokens} tokens", format.name()));
+                    let tokens_shown = report::counted(tokens, "token");
+                    bar.set_message(format!("{} {isa}, {tokens_shown}", format.name()));
                     let row = measure(args, &matrix, isa, tokens, &pool);
                     bar.suspend(|| print_row(args, &row))?;
                     bar.inc(1);

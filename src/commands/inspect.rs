@@ -248,10 +248,18 @@ fn for_people(report: &Report<'_>) -> Result<String> {
     writeln!(out, "{}", report.file)?;
     writeln!(
         out,
-        "GGUF version {}, {size}, {} parameters\n",
-        report.gguf_version, report.parameters
+        "GGUF version {}, {size}, {}\n",
+        report.gguf_version,
+        report::counted(
+            usize::try_from(report.parameters).unwrap_or(usize::MAX),
+            "parameter"
+        )
     )?;
-    writeln!(out, "Metadata ({} keys)", report.metadata.len())?;
+    writeln!(
+        out,
+        "Metadata ({})",
+        report::counted(report.metadata.len(), "key")
+    )?;
     for (key, value) in &report.metadata {
         writeln!(out, "  {key} = {}", shown(value))?;
     }
@@ -277,8 +285,10 @@ fn for_people(report: &Report<'_>) -> Result<String> {
         let size = report::bytes(t.bytes);
         writeln!(
             out,
-            "  {:<5} {:>5} tensors {:>13} values  {size}",
-            t.tensor_type, t.tensors, t.parameters
+            "  {:<5} {:>13} {:>20}  {size}",
+            t.tensor_type,
+            report::counted(t.tensors, "tensor"),
+            format!("{} values", t.parameters)
         )?;
     }
     writeln!(out, "\nTokenizer")?;
@@ -304,8 +314,9 @@ fn memory_for_people(out: &mut String, memory: &MemoryNeeds) -> Result<()> {
     writeln!(out, "  weights         {}", size(memory.weights_bytes))?;
     writeln!(
         out,
-        "  keys and values {} ({ctx} positions of {kv})",
-        size(memory.kv_bytes)
+        "  keys and values {} ({} of {kv})",
+        size(memory.kv_bytes),
+        report::counted(*ctx, "position")
     )?;
     writeln!(out, "  total           {}", size(memory.total_bytes))?;
     Ok(())
@@ -328,7 +339,7 @@ fn shown(value: &Json) -> String {
     match text.char_indices().nth(2 * CHARACTERS_SHOWN) {
         Some(_) => {
             let start: String = text.chars().take(CHARACTERS_SHOWN).collect();
-            format!("{start}… ({} bytes)", text.len())
+            format!("{start}… ({})", report::counted(text.len(), "byte"))
         }
         None => text,
     }

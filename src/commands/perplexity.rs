@@ -116,12 +116,12 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
 fn for_people(report: &Report<'_>) -> String {
     format!(
         "perplexity {:.4} ± {:.4}\nmean negative log-likelihood {:.6} nats per token\n\
-         {} tokens scored in {} windows of {}\n",
+         {} scored in {} of {}\n",
         report.perplexity,
         report.perplexity_standard_error,
         report.mean_negative_log_likelihood,
-        report.tokens_scored,
-        report.windows,
+        report::counted(report.tokens_scored, "token"),
+        report::counted(report.windows, "window"),
         report.ctx,
     )
 }

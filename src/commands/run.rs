@@ -15,7 +15,7 @@ use text::Tokenizer;
 
 use super::prompt::{self, Encoded};
 use crate::cli::RunArgs;
-use crate::interrupt::{self, EXIT_INTERRUPTED};
+use crate::interrupt;
 use crate::{report, session};
 
 /// Answers a prompt.
@@ -65,10 +65,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         encode,
     };
     report_answer(args, &answer, &facts, &tokenizer)?;
-    Ok(match answer.finished.as_ref().map(|f| f.reason) {
-        Some(FinishReason::Cancelled) => ExitCode::from(EXIT_INTERRUPTED),
-        _ => ExitCode::SUCCESS,
-    })
+    Ok(
+        match (answer.finished.map(|f| f.reason), interrupt::exit_status()) {
+            (Some(FinishReason::Cancelled), Some(status)) => ExitCode::from(status),
+            _ => ExitCode::SUCCESS,
+        },
+    )
 }
 
 fn request(args: &RunArgs, encoded: Encoded) -> Request {

@@ -20,7 +20,6 @@ fn usage_errors_end_with_2() {
         &["run", "hi", "--max-tokens", "many"],
         &["run", "hi", "--prefill-chunk", "0"],
         &["run", "hi", "--kv", "q8"],
-        &["run", "hi", "--seed", "-1"],
         &["run", "hi", "--stop", ""],
         &["run", "hi", "--logit-bias", "five"],
         &["run", "hi", "--logit-bias", "5=a"],
@@ -38,6 +37,65 @@ fn usage_errors_end_with_2() {
 }
 
 #[test]
+fn whole_numbers_out_of_range_are_told_with_the_flag_and_the_range() {
+    let most = u32::MAX;
+    for (command, flag, value, range) in [
+        (
+            "run",
+            "--seed",
+            "-1",
+            "0 to 18446744073709551615".to_owned(),
+        ),
+        (
+            "run",
+            "--seed",
+            "1e3",
+            "0 to 18446744073709551615".to_owned(),
+        ),
+        ("run", "--top-k", "-1", format!("0 to {most}")),
+        ("run", "--threads", "-2", "1 to 1024".to_owned()),
+        ("run", "-t", "-2", "1 to 1024".to_owned()),
+        ("run", "--ctx", "-1", format!("1 to {most}")),
+        ("run", "--max-tokens", "-1", format!("1 to {most}")),
+        ("run", "--max-tokens", "4294967296", format!("1 to {most}")),
+        ("run", "--logprobs", "-1", "0 to 1000".to_owned()),
+        ("run", "--prefill-chunk", "-1", "1 to 8192".to_owned()),
+        ("run", "--prefill-chunk", "8193", "1 to 8192".to_owned()),
+        ("bench", "--prefill", "-1", format!("0 to {most}")),
+        ("bench", "--prefill", "8,-1", format!("0 to {most}")),
+        ("bench", "--decode", "-1", format!("0 to {most}")),
+        ("bench", "--depth", "-1,8", format!("0 to {most}")),
+        ("bench", "--batch", "-1", "1 to 64".to_owned()),
+        ("bench", "--threads", "-1", "1 to 1024".to_owned()),
+        ("bench", "--repeat", "-1", "1 to 1000".to_owned()),
+        ("perplexity", "--ctx", "3", format!("4 to {most}")),
+        ("perplexity", "--chunks", "-1", format!("0 to {most}")),
+        ("inspect", "--ctx", "-1", format!("1 to {most}")),
+    ] {
+        let range = format!("it must be a whole number from {range}");
+        let typed = if flag == "-t" { "--threads" } else { flag };
+        run(&[command, flag, value]).failure(2, &[typed, &range]);
+    }
+    run(&["run", "hi", "--logit-bias", "-1=2"])
+        .failure(2, &["--logit-bias", "`-1` is no token id"]);
+}
+
+#[test]
+fn a_text_without_its_quotes_is_told_so() {
+    for args in [
+        &["run", "Why", "is", "the", "sky", "blue?"][..],
+        &["run", "--raw", "Why", "--seed", "1", "is"],
+        &["tokenize", "one", "two"],
+    ] {
+        run(args).failure(2, &["unexpected argument", "several words in quotes"]);
+    }
+    let other = run(&["run", "hi", "--tempo", "1"]).failure(2, &["--tempo"]);
+    assert!(!other.contains("quotes"), "{other}");
+    let other = run(&["models", "all"]).failure(2, &["all"]);
+    assert!(!other.contains("quotes"), "{other}");
+}
+
+#[test]
 fn no_prompt_is_an_error() {
     run(&["run", "--model", &tiny("qwen2")]).failure(2, &["there is no prompt"]);
     run_with(&["run", "--model", &tiny("qwen2")], b"\n").failure(2, &["there is no prompt"]);
@@ -46,50 +104,65 @@ fn no_prompt_is_an_error() {
 #[test]
 fn parameters_out_of_range_are_named_with_value_and_range() {
     // The model is not there: ranges are checked before it is looked for.
-    for (flag, value, parts) in [
-        (
-            "--temperature",
-            "-1",
-            &["temperature", "-1", "0 to 100"][..],
-        ),
+    for (flag, value, message) in [
+        ("--temperature", "-1", "is -1: it must be from 0 to 100"),
         (
             "--temperature",
             "100.5",
-            &["temperature", "100.5", "0 to 100"],
+            "is 100.5: it must be from 0 to 100",
         ),
-        ("--temperature", "nan", &["temperature", "NaN", "0 to 100"]),
-        ("--top-p", "0", &["top_p", "0", "above 0 up to 1"]),
-        ("--top-p", "1.5", &["top_p", "1.5", "above 0 up to 1"]),
-        ("--min-p", "-0.5", &["min_p", "-0.5", "0 to 1"]),
+        ("--temperature", "nan", "is NaN: it must be from 0 to 100"),
+        ("--top-p", "0", "is 0: it must be above 0 and at most 1"),
+        ("--top-p", "1.5", "is 1.5: it must be above 0 and at most 1"),
+        ("--min-p", "-0.5", "is -0.5: it must be from 0 to 1"),
         (
             "--repetition-penalty",
             "0",
-            &["repetition_penalty", "0", "0.01 to 100"],
+            "is 0: it must be from 0.01 to 100",
         ),
         (
             "--frequency-penalty",
             "101",
-            &["frequency_penalty", "101", "-100 to 100"],
+            "is 101: it must be from -100 to 100",
         ),
         (
             "--presence-penalty",
             "-101",
-            &["presence_penalty", "-101", "-100 to 100"],
+            "is -101: it must be from -100 to 100",
         ),
-        ("--logit-bias", "1=inf", &["logit_bias", "inf"]),
+        (
+            "--logit-bias",
+            "1=inf",
+            "is inf: it must be from -1000000 to 1000000, or -inf",
+        ),
     ] {
-        run(&["run", "hi", "--model", "/absent.gguf", flag, value]).failure(1, parts);
+        let error = run(&["run", "hi", "--model", "/absent.gguf", flag, value]).failure(2, &[]);
+        assert_eq!(error, format!("error: {flag} {message}\n"));
     }
+    run(&[
+        "run",
+        "hi",
+        "--model",
+        "/absent.gguf",
+        "--logit-bias",
+        "7=1",
+        "--logit-bias",
+        "7=2",
+    ])
+    .failure(2, &["--logit-bias is given twice for token 7"]);
+    // What depends on the model is no less a matter of usage.
     let model = tiny("llama-tied");
-    run(&run_args(&model, &["hi", "--logit-bias", "280=1"])).failure(1, &["280"]);
+    run(&run_args(&model, &["hi", "--logit-bias", "280=1"]))
+        .failure(2, &["--logit-bias is for token 280: it must be below 280"]);
 }
 
 #[test]
 fn a_context_beyond_the_models_names_both_numbers() {
     let model = tiny("llama-tied");
-    run(&run_args(&model, &["hi", "--ctx", "513"])).failure(1, &["513", "512"]);
-    run(&["inspect", &model, "--ctx", "513"]).failure(1, &["513", "512"]);
-    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"]).failure(1, &["513", "512"]);
+    let ctx = ["--ctx is 513: it must be from 1 to 512"];
+    run(&run_args(&model, &["hi", "--ctx", "513"])).failure(2, &ctx);
+    run(&["inspect", &model, "--ctx", "513"]).failure(2, &ctx);
+    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"]).failure(2, &ctx);
     run(&[
         "bench",
         "--model",
@@ -101,7 +174,10 @@ fn a_context_beyond_the_models_names_both_numbers() {
         "--depth",
         "505",
     ])
-    .failure(1, &["513", "512"]);
+    .failure(
+        2,
+        &["decode row of 8 tokens", "513 positions", "at most 512"],
+    );
 }
 
 #[test]
@@ -111,7 +187,7 @@ fn a_prompt_longer_than_the_context_names_both_numbers() {
         &model,
         &["--raw", "aaaaaaaaaaaaaaaaaaaaaa", "--ctx", "8"],
     ))
-    .failure(1, &["context holds 8"]);
+    .failure(1, &["context holds 8", "raise the context with --ctx"]);
     let tokens: usize = message
         .split(" tokens")
         .next()
@@ -124,6 +200,8 @@ fn a_prompt_longer_than_the_context_names_both_numbers() {
     assert!(tokens > 8, "{message}");
     let long = "word ".repeat(2000);
     run_with(&run_args(&model, &[]), long.as_bytes()).failure(1, &["context holds 512"]);
+    run(&run_args(&model, &["--raw", "", "--ctx", "1"])).failure(2, &["no prompt"]);
+    run(&run_args(&tiny("qwen2"), &["--raw", "a", "--ctx", "1"])).failure(1, &["has 1 token, "]);
 }
 
 #[test]
@@ -148,14 +226,84 @@ fn a_truncated_file_is_an_error_that_names_it() {
     let path = folder.path().join("cut.gguf");
     let name = path.to_str().unwrap();
     let whole = fs::read(tiny("llama-tied")).unwrap();
-    for len in [0, 3, 8, 20, 24, 100, 5000, whole.len() / 2, whole.len() - 1] {
+    for (len, reading) in [
+        (1, "first 1 byte of"),
+        (3, "first 3 bytes of"),
+        (5, "the version needs 4 bytes"),
+        (8, "the number of tensors needs 8 bytes"),
+        (20, "the number of tensors is"),
+        (
+            24,
+            "the number of tensors is 21, which needs at least 693 bytes",
+        ),
+        (40, "but 24 are left"),
+        (800, "the value of key `tokenizer.ggml.tokens` is 280"),
+        (5000, "key 20 needs 27 bytes, but 1 is left"),
+        (whole.len() / 2, "the data of tensor"),
+        (whole.len() - 1, "the data of tensor"),
+    ] {
         fs::write(&path, &whole[..len]).unwrap();
-        run(&["run", "hi", "--model", name]).failure(1, &[name]);
-        run(&["inspect", name]).failure(1, &[name]);
+        let size = format!("{len} bytes");
+        for args in [
+            &["run", "hi", "--model", name][..],
+            &["inspect", name],
+            &["pull", name],
+        ] {
+            let error = run(args).failure(1, &[name, "truncated", reading]);
+            assert!(len < 5 || error.contains(&size), "no {size} in {error}");
+        }
     }
+    fs::write(&path, "").unwrap();
+    run(&["run", "hi", "--model", name]).failure(1, &[name, "an empty file"]);
     // The whole file is fine: it is the cut that was refused.
     fs::write(&path, &whole).unwrap();
     run(&["run", "hi", "--model", name, "--max-tokens", "1"]).success();
+}
+
+#[test]
+fn what_is_no_model_is_told_by_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("README.md");
+    let name = path.to_str().unwrap();
+    fs::write(&path, "\n# A title\n\nText.\n").unwrap();
+    for args in [
+        &["run", "hi", "-m", name][..],
+        &["inspect", name],
+        &["pull", name],
+    ] {
+        run(args).failure(
+            1,
+            &[
+                name,
+                "a text that begins with \"# A title\"",
+                "not a GGUF model",
+            ],
+        );
+    }
+}
+
+#[test]
+fn values_that_overflow_are_told_with_place_and_value() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.gguf");
+    let name = path.to_str().unwrap();
+    let whole = fs::read(tiny("llama-untied")).unwrap();
+    let file = weights::gguf::Gguf::open(tiny("llama-untied")).unwrap();
+    let damage = |tensor: &str| {
+        let mut bytes = whole.clone();
+        let range = file.tensor_range(file.tensor(tensor).unwrap());
+        for value in bytes[range].chunks_exact_mut(4) {
+            value.copy_from_slice(&3e38_f32.to_le_bytes());
+        }
+        fs::write(&path, bytes).unwrap();
+        run(&["run", "--raw", "hi", "--model", name]).failure(1, &["at position "])
+    };
+    let hidden = damage("blk.1.ffn_down.weight");
+    assert!(hidden.contains("hidden state after layer 1 is"), "{hidden}");
+    assert!(hidden.contains("inf") || hidden.contains("NaN"), "{hidden}");
+    let logit = damage("output.weight");
+    assert!(logit.contains("logit of token 0"), "{logit}");
+    assert!(logit.contains("inf") || logit.contains("NaN"), "{logit}");
 }
 
 #[test]
@@ -199,9 +347,13 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
             .output()
             .unwrap()
     };
-    for name in ["sse9", "", "AVX2"] {
+    for name in ["sse9", " ", "avx 2"] {
         let outcome: Outcome = with(name).into();
         outcome.failure(1, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
+    }
+    for name in ["", "Scalar", "SCALAR"] {
+        let outcome: Outcome = with(name).into();
+        outcome.success();
     }
     for isa in kernels::isa::Isa::ALL {
         let outcome: Outcome = with(isa.name()).into();

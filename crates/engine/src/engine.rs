@@ -73,9 +73,9 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<Self, EngineError> {
         let trained = model.architecture.context;
-        check("--ctx", options.context, trained)?;
-        check("the number of sequences", options.sequences, SEQUENCES_MAX)?;
-        check("--prefill-chunk", options.prefill_chunk, PREFILL_CHUNK_MAX)?;
+        check("context", options.context, trained)?;
+        check("sequences", options.sequences, SEQUENCES_MAX)?;
+        check("prefill_chunk", options.prefill_chunk, PREFILL_CHUNK_MAX)?;
         let prefill_chunk = options.prefill_chunk.min(options.context);
         let options = EngineOptions {
             prefill_chunk,
@@ -140,7 +140,7 @@ impl Engine {
         if request.max_tokens == Some(0) {
             let range = "1 or more".to_owned();
             return Err(EngineError::Option {
-                name: "--max-tokens",
+                name: "max_tokens",
                 value: 0,
                 range,
             });
@@ -301,7 +301,7 @@ fn check(name: &'static str, value: usize, most: usize) -> Result<(), EngineErro
         Err(EngineError::Option {
             name,
             value,
-            range: format!("1 to {most}"),
+            range: format!("from 1 to {most}"),
         })
     }
 }

@@ -15,8 +15,9 @@ pub enum EngineError {
     EmptyPrompt,
     /// The prompt doesn't fit the context.
     #[error(
-        "the prompt has {prompt} tokens, and the context holds {context}; at least one more is needed \
-         for an answer: shorten the prompt or raise --ctx"
+        "the prompt has {}, and the context holds {context}; at least one more is needed for an answer: \
+         shorten the prompt or raise the context",
+        in_tokens(*.prompt)
     )]
     PromptTooLong {
         /// Tokens of the prompt.
@@ -32,10 +33,10 @@ pub enum EngineError {
         /// Entries of the vocabulary.
         vocabulary: usize,
     },
-    /// An option outside its range.
-    #[error("{name} is {value}; allowed is {range}")]
+    /// An option or a request's field outside its range.
+    #[error("{name} is {value}: it must be {range}")]
     Option {
-        /// The option.
+        /// Its name, as in the type that holds it.
         name: &'static str,
         /// Its value.
         value: usize,
@@ -59,7 +60,8 @@ pub enum EngineError {
     State(#[from] StateError),
     /// A text to score has too few tokens.
     #[error(
-        "the text has {tokens} tokens, fewer than one window of {window}; use a longer text or a smaller --ctx"
+        "the text has {}, fewer than one window of {window}; use a longer text or a smaller window",
+        in_tokens(*.tokens)
     )]
     TextTooShort {
         /// Tokens of the text.
@@ -67,4 +69,22 @@ pub enum EngineError {
         /// Tokens of a window.
         window: usize,
     },
+}
+
+impl EngineError {
+    /// The option or field that is out of range, where that is the error. The message begins with it, so that
+    /// a program can put its own name for it in that place.
+    #[must_use]
+    pub fn parameter(&self) -> Option<&'static str> {
+        match self {
+            Self::Option { name, .. } => Some(name),
+            Self::Sampling(error) => Some(error.parameter()),
+            _ => None,
+        }
+    }
+}
+
+/// A number of tokens.
+fn in_tokens(count: usize) -> String {
+    format!("{count} token{}", if count == 1 { "" } else { "s" })
 }

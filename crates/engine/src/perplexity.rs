@@ -80,7 +80,7 @@ pub fn score(
         bos,
         chunk,
     } = windows;
-    for (name, value, least) in [("--ctx", window, 4), ("--prefill-chunk", chunk, 1)] {
+    for (name, value, least) in [("window", window, 4), ("chunk", chunk, 1)] {
         if value < least {
             let range = format!("{least} or more");
             return Err(EngineError::Option { name, value, range });
@@ -89,7 +89,7 @@ pub fn score(
     if limit == Some(0) {
         let range = "1 or more".to_owned();
         return Err(EngineError::Option {
-            name: "--chunks",
+            name: "limit",
             value: 0,
             range,
         });

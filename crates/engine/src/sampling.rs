@@ -57,7 +57,7 @@ impl Default for Sampling {
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum SamplingError {
     /// A number outside its range.
-    #[error("{name} is {value}, outside {range}")]
+    #[error("{name} is {value}: it must be {range}")]
     OutOfRange {
         /// The parameter.
         name: &'static str,
@@ -67,7 +67,9 @@ pub enum SamplingError {
         range: &'static str,
     },
     /// A bias for a token that does not exist.
-    #[error("logit bias for token {token}, but the vocabulary ends at {vocabulary}")]
+    #[error(
+        "logit_bias is for token {token}: it must be below {vocabulary}, the size of the vocabulary"
+    )]
     NoSuchToken {
         /// The token.
         token: u32,
@@ -75,11 +77,23 @@ pub enum SamplingError {
         vocabulary: usize,
     },
     /// Two biases for one token.
-    #[error("logit bias for token {0} is given twice")]
+    #[error("logit_bias is given twice for token {0}")]
     BiasTwice(u32),
     /// Nothing is left to choose from.
-    #[error("every token is ruled out by the logit bias")]
+    #[error("logit_bias rules out every token")]
     NothingLeft,
+}
+
+impl SamplingError {
+    /// The field of [`Sampling`] that is wrong. The message begins with it, so that a program can put its own
+    /// name for it in that place.
+    #[must_use]
+    pub fn parameter(&self) -> &'static str {
+        match self {
+            Self::OutOfRange { name, .. } => name,
+            Self::NoSuchToken { .. } | Self::BiasTwice(_) | Self::NothingLeft => "logit_bias",
+        }
+    }
 }
 
 impl Sampling {
@@ -89,31 +103,36 @@ impl Sampling {
     /// The first that is out of range.
     pub fn validate(&self, vocabulary: usize) -> Result<(), SamplingError> {
         let checks = [
-            ("temperature", self.temperature, 0.0..=100.0, "0 to 100"),
+            (
+                "temperature",
+                self.temperature,
+                0.0..=100.0,
+                "from 0 to 100",
+            ),
             (
                 "top_p",
                 self.top_p,
                 f64::MIN_POSITIVE..=1.0,
-                "above 0 up to 1",
+                "above 0 and at most 1",
             ),
-            ("min_p", self.min_p, 0.0..=1.0, "0 to 1"),
+            ("min_p", self.min_p, 0.0..=1.0, "from 0 to 1"),
             (
                 "repetition_penalty",
                 self.repetition_penalty,
                 0.01..=100.0,
-                "0.01 to 100",
+                "from 0.01 to 100",
             ),
             (
                 "frequency_penalty",
                 self.frequency_penalty,
                 -100.0..=100.0,
-                "-100 to 100",
+                "from -100 to 100",
             ),
             (
                 "presence_penalty",
                 self.presence_penalty,
                 -100.0..=100.0,
-                "-100 to 100",
+                "from -100 to 100",
             ),
         ];
         for (name, value, range, allowed) in checks {
@@ -134,7 +153,7 @@ impl Sampling {
                 return Err(SamplingError::OutOfRange {
                     name,
                     value: bias,
-                    range: "-1e6 to 1e6, or -inf",
+                    range: "from -1000000 to 1000000, or -inf",
                 });
             }
         }

@@ -103,25 +103,25 @@ impl Isa {
             .unwrap_or(Self::Scalar)
     }
 
-    /// What `PLAINCHANT_ISA` asks for, or the best where it is not set.
+    /// What `PLAINCHANT_ISA` asks for, or the best where it is empty or not set.
     ///
     /// # Errors
     /// When the variable names no instruction set, or one that this CPU lacks.
     pub fn from_env() -> Result<Self, IsaError> {
-        match std::env::var("PLAINCHANT_ISA") {
-            Ok(name) => Self::named(&name),
-            Err(_) => Ok(Self::best()),
+        match std::env::var_os("PLAINCHANT_ISA") {
+            Some(name) if !name.is_empty() => Self::named(&name.to_string_lossy()),
+            _ => Ok(Self::best()),
         }
     }
 
-    /// The supported instruction set of that name.
+    /// The supported instruction set of that name, in whatever case.
     ///
     /// # Errors
     /// When there is none of that name, or this CPU lacks it.
     pub fn named(name: &str) -> Result<Self, IsaError> {
         let isa = Self::ALL
             .into_iter()
-            .find(|isa| isa.name() == name)
+            .find(|isa| isa.name().eq_ignore_ascii_case(name))
             .ok_or_else(|| IsaError::Unknown(name.to_owned()))?;
         if isa.is_supported() {
             Ok(isa)

