@@ -497,6 +497,9 @@ pub(crate) struct BenchArgs {
     pub(crate) kv: KvArg,
     #[command(flatten)]
     pub(crate) prefill_chunk: PrefillChunkArg,
+    /// Say below each row where its time went, by operation
+    #[arg(long)]
+    pub(crate) profile: bool,
     /// Print each row as a JSON object on a line of its own
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,6 +10,7 @@ use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, SPANS_MAX, Span, S
 use serde::Serialize;
 use state::SequenceId;
 
+use super::bench_profile;
 use crate::cli::BenchArgs;
 use crate::report::Usage;
 use crate::{progress, report, session};
@@ -70,6 +71,8 @@ struct Row<'a> {
     prefill_chunk: usize,
     weight_bytes: usize,
     peak_rss_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Vec<bench_profile::Line>>,
 }
 
 /// Measures the rows asked for and prints each as it is done.
@@ -104,7 +107,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 case.depth,
                 report::counted(threads, "thread")
             ));
-            let samples = bench.measure(case)?;
+            let samples = bench.measure(case, args.profile)?;
             bar.suspend(|| print_row(args, &bench, case, samples))?;
             bar.inc(1);
         }
@@ -201,7 +204,7 @@ impl Bench {
     }
 
     /// Samples of a row, in tokens per second over all sequences.
-    fn measure(&mut self, case: Case) -> Result<Vec<f64>> {
+    fn measure(&mut self, case: Case, profile: bool) -> Result<Vec<f64>> {
         let Case {
             work,
             tokens,
@@ -226,6 +229,9 @@ impl Bench {
         let mut samples = Vec::with_capacity(self.repeat);
         // The first is to warm up.
         for sample in 0..=self.repeat {
+            if sample == 1 {
+                self.decoder.ops().profile().restart(profile);
+            }
             let elapsed = match work {
                 Work::Prefill => {
                     let start = Instant::now();
@@ -338,6 +344,14 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
     let ops = bench.decoder.ops();
     let threads = ops.pool().threads();
     let median = report::thousandths(report::median(&samples));
+    let profile = args.profile.then(|| {
+        let steps = match work {
+            Work::Prefill => (tokens * batch).div_ceil(bench.chunk),
+            Work::Decode => tokens,
+        };
+        let samples = samples.len();
+        bench_profile::lines(ops.profile(), tokens * batch * samples, steps * samples)
+    });
     if !args.json {
         let least = samples
             .iter()
@@ -350,8 +364,10 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
             .reduce(|a, b| if b > a { b } else { a })
             .unwrap_or(0.0);
         let work = work.name();
+        let below = profile.as_deref().map(bench_profile::table);
         return report::print(&format!(
-            "{work:<8} {tokens:>6} {depth:>6} {batch:>6} {threads:>8} {median:>11.2} {least:>11.2} {most:>11.2}\n"
+            "{work:<8} {tokens:>6} {depth:>6} {batch:>6} {threads:>8} {median:>11.2} {least:>11.2} {most:>11.2}\n{}",
+            below.unwrap_or_default()
         ));
     }
     let row = Row {
@@ -368,6 +384,7 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
         prefill_chunk: bench.chunk.min(case.prompt_tokens()),
         weight_bytes: bench.decoder.model().weight_bytes(),
         peak_rss_bytes: report::peak_rss_bytes(),
+        profile,
     };
     report::print_json(&row, true)
 }

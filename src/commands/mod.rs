@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_kernels;
+mod bench_profile;
 mod inspect;
 mod models;
 mod perplexity;

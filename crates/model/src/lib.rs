@@ -14,6 +14,7 @@ mod mixer;
 mod model;
 mod norm;
 mod ops;
+mod profile;
 mod step;
 mod workspace;
 
@@ -22,4 +23,5 @@ pub use error::ModelError;
 pub use memory::{Memory, MemoryOptions};
 pub use model::Model;
 pub use ops::Ops;
+pub use profile::{OpKind, OpTotals, Profile};
 pub use step::{Input, LayerRange, Mask, Rows, SPANS_MAX, Span, Step, Want, Write};

@@ -16,12 +16,14 @@ use kernels::{gate, norm, reduce};
 use crate::architecture::Activation;
 use crate::linear::Linear;
 use crate::norm::Norm;
+use crate::profile::{OpKind, Profile};
 
 /// Arithmetic on the CPU, with one instruction set and one pool of threads.
 #[derive(Debug)]
 pub struct Ops {
     isa: Isa,
     pool: Pool,
+    profile: Profile,
 }
 
 /// Activations of a step and, where a weight asks for them, their quantised form.
@@ -36,7 +38,11 @@ impl Ops {
     /// Operations with `isa` on `pool`.
     #[must_use]
     pub fn new(isa: Isa, pool: Pool) -> Self {
-        Self { isa, pool }
+        Self {
+            isa,
+            pool,
+            profile: Profile::default(),
+        }
     }
 
     /// The pool.
@@ -51,8 +57,15 @@ impl Ops {
         self.isa
     }
 
+    /// Where the time goes.
+    #[must_use]
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
     /// Embedding rows: `out[i] = scale · table[tokens(i)]`.
     pub fn embed(&self, table: &PackedMatrix, scale: f32, tokens: &[u32], out: &mut [f32]) {
+        let _timer = self.profile.timer(OpKind::Embed);
         for_each_row(&self.pool, out, table.cols(), &|i, row| {
             table.row(tokens[i] as usize, row);
             if scale != 1.0 {
@@ -63,6 +76,7 @@ impl Ops {
 
     /// `out = norm(x)`, row by row.
     pub fn norm(&self, norm: &Norm, x: &mut [f32], out: &mut [f32]) {
+        let _timer = self.profile.timer(OpKind::Norm);
         let width = norm.weight.len();
         for_each_row_pair(&self.pool, x, width, out, width, &|_, x, out| {
             norm::rms_norm(self.isa, x, &norm.weight, norm.epsilon, out);
@@ -71,6 +85,7 @@ impl Ops {
 
     /// Norms in place rows as wide as the norm's weight (whole rows, or heads).
     pub fn norm_in_place(&self, norm: &Norm, x: &mut [f32]) {
+        let _timer = self.profile.timer(OpKind::Norm);
         for_each_row(&self.pool, x, norm.weight.len(), &|_, row| {
             norm::rms_norm_in_place(self.isa, row, &norm.weight, norm.epsilon);
         });
@@ -86,6 +101,7 @@ impl Ops {
         let cols = x.values.len() / x.rows;
         let is = |kind| maps.iter().any(|(map, _)| map.weight.input_kind() == kind);
         if is(InputKind::Quantized) {
+            let _timer = self.profile.timer(OpKind::Quantize);
             quantized.quantize(self.isa, &self.pool, x.values, x.rows, cols);
         }
         let mixed = is(InputKind::Quantized) && is(InputKind::Float);
@@ -109,27 +125,31 @@ impl Ops {
         if mixed {
             for (map, product) in &mut products {
                 let kind = map.weight.input_kind();
-                matmul::matmul(
-                    self.isa,
-                    &self.pool,
-                    input(kind),
-                    std::slice::from_mut(product),
-                );
+                self.matmul(x.rows, input(kind), std::slice::from_mut(product));
             }
             self.bias(products);
         } else {
             let kind = products[0].0.weight.input_kind();
             let linears = products.each_ref().map(|(map, _)| *map);
             let mut products = products.map(|(_, product)| product);
-            matmul::matmul(self.isa, &self.pool, input(kind), &mut products);
+            self.matmul(x.rows, input(kind), &mut products);
             let mut linears = linears.into_iter();
             self.bias(products.map(|p| (linears.next().unwrap_or_else(|| unreachable!()), p)));
         }
     }
 
+    fn matmul(&self, rows: usize, input: matmul::Input<'_>, products: &mut [Product<'_>]) {
+        let timer = self.profile.timer(OpKind::Matmul);
+        for Product { weight, .. } in &*products {
+            timer.product(rows * weight.rows() * weight.cols(), weight.bytes());
+        }
+        matmul::matmul(self.isa, &self.pool, input, products);
+    }
+
     fn bias<const N: usize>(&self, products: [(&Linear, Product<'_>); N]) {
         for (map, product) in products {
             if let Some(bias) = &map.bias {
+                let _timer = self.profile.timer(OpKind::Bias);
                 for_each_row(&self.pool, product.out, bias.len(), &|_, row| {
                     reduce::add_assign(self.isa, row, bias);
                 });
@@ -146,6 +166,7 @@ impl Ops {
         heads: usize,
         angles: &Angles,
     ) {
+        let _timer = self.profile.timer(OpKind::Rope);
         for_each_row(&self.pool, x, head_dim * heads, &|row, values| {
             let (cos, sin) = angles.row(row);
             for head in values.chunks_exact_mut(head_dim) {
@@ -163,6 +184,7 @@ impl Ops {
         scratch: &mut AttentionScratch,
         args: AttentionArgs<'_>,
     ) -> Result<(), AttentionError> {
+        let _timer = self.profile.timer(OpKind::Attention);
         attention::attention(self.isa, &self.pool, scratch, args)
     }
 
@@ -177,11 +199,13 @@ impl Ops {
         k: &[f32],
         v: &[f32],
     ) -> Result<(), PageError> {
+        let _timer = self.profile.timer(OpKind::WriteKv);
         store.write_rows(self.isa, &self.pool, slots, k, v)
     }
 
     /// `gate = act(gate) · up`.
     pub fn gate(&self, activation: Activation, gate: &mut [f32], up: &mut [f32], width: usize) {
+        let _timer = self.profile.timer(OpKind::Gate);
         for_each_row_pair(
             &self.pool,
             gate,
@@ -197,6 +221,7 @@ impl Ops {
 
     /// `stream += scale · branch`, row by row.
     pub fn add(&self, stream: &mut [f32], branch: &mut [f32], scale: f32, width: usize) {
+        let _timer = self.profile.timer(OpKind::Add);
         for_each_row_pair(
             &self.pool,
             stream,
@@ -215,11 +240,13 @@ impl Ops {
     /// The first value that is not finite, as (row, index).
     #[must_use]
     pub fn first_non_finite(&self, x: &[f32], width: usize) -> Option<(usize, usize)> {
+        let _timer = self.profile.timer(OpKind::Check);
         reduce::first_non_finite(self.isa, x).map(|i| (i / width, i % width))
     }
 
     /// `x = cap · tanh(scale · x / cap)`; without a cap, `x = scale · x`.
     pub fn scale_and_cap(&self, x: &mut [f32], scale: f32, cap: Option<f32>, width: usize) {
+        let _timer = self.profile.timer(OpKind::Softcap);
         for_each_row(&self.pool, x, width, &|_, row| {
             if scale != 1.0 {
                 reduce::scale(self.isa, row, scale);

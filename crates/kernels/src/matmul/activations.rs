@@ -5,6 +5,8 @@
 //! numbers (one for each row) for each [`Plane`]. All that a kernel needs for a block is in one place,
 //! and a row's neighbours change where its numbers lie but not what they are.
 
+use std::ops::Range;
+
 use super::prefetch;
 use crate::buffer::Buffer;
 use crate::formats::SUB_BLOCK;
@@ -229,6 +231,7 @@ impl QuantizedRows {
                     x: &x[panel.first_row * cols..][..panel.rows * cols],
                     dst,
                     rows: panel.rows,
+                    cols,
                     first: part * blocks_per_chunk,
                     end: ((part + 1) * blocks_per_chunk).min(blocks),
                 },
@@ -274,6 +277,7 @@ struct QuantizePanel<'a> {
     x: &'a [f32],
     dst: *mut u32,
     rows: usize,
+    cols: usize,
     first: usize,
     end: usize,
 }
@@ -284,46 +288,77 @@ impl LaneKernel for QuantizePanel<'_> {
     /// The same on every instruction set: each operation is exact or rounded once.
     #[inline(always)]
     fn run<V: Lanes>(self) {
-        let cols = self.x.len() / self.rows;
-        for block in self.first..self.end {
-            // SAFETY: the panel has that many blocks.
-            let dst = unsafe { self.dst.add(block * self.rows * ROW_BLOCK_BYTES / 4) };
-            let mut amax = [0.0; PANEL_ROWS];
-            for (row, amax) in amax[..self.rows].iter_mut().enumerate() {
-                *amax = largest_magnitude(self.block(row, cols, block));
-            }
-            let factors = Factors::of(&amax);
-            let mut sums = [[0.0; PANEL_ROWS]; 2];
-            for row in 0..self.rows {
-                let x = self.block(row, cols, block);
-                let (quants, [low, high]) = quantize::<V>(x, factors.id[row]);
-                (sums[0][row], sums[1][row]) = (low, high);
-                // SAFETY: the block has a place for each row, and no one else writes there.
-                unsafe {
-                    dst.add(row * SUB_BLOCK / 4)
-                        .cast::<[i8; SUB_BLOCK]>()
-                        .write(quants);
-                }
-            }
-            for (plane, words) in planes(&factors, &sums).iter().enumerate() {
-                // SAFETY: as above, in each plane.
-                unsafe {
-                    let dst = dst.add(self.rows * (SUB_BLOCK / 4 + plane));
-                    dst.copy_from_nonoverlapping(words.as_ptr(), self.rows);
-                }
-            }
+        // As many blocks at once as give a number for each lane.
+        let at_once = (PANEL_ROWS / self.rows).max(1);
+        for first in (self.first..self.end).step_by(at_once) {
+            self.blocks::<V>(first..(first + at_once).min(self.end));
         }
     }
 }
 
 impl QuantizePanel<'_> {
+    /// Quantises some blocks of the panel's rows, sixteen of one row at most: of every row the first, then of
+    /// every row the next.
+    #[inline(always)]
+    fn blocks<V: Lanes>(&self, blocks: Range<usize>) {
+        let rows = self.rows;
+        let mut amax = [0.0; PANEL_ROWS];
+        for (amax, block) in amax.chunks_mut(rows).zip(blocks.clone()) {
+            for (row, amax) in amax.iter_mut().enumerate().take(rows) {
+                *amax = largest_magnitude(self.x(row, block));
+            }
+        }
+        let factors = Factors::of(&amax);
+        let mut sums = [[0.0; PANEL_ROWS]; 2];
+        for (i, block) in blocks.clone().enumerate() {
+            for row in 0..rows {
+                let lane = i * rows + row;
+                let (quants, [low, high]) = quantize::<V>(self.x(row, block), factors.id[lane]);
+                (sums[0][lane], sums[1][lane]) = (low, high);
+                // SAFETY: the block has a place for each row, and no one else writes there.
+                unsafe {
+                    self.dst(block)
+                        .add(row * SUB_BLOCK / 4)
+                        .cast::<[i8; SUB_BLOCK]>()
+                        .write(quants);
+                }
+            }
+        }
+        let planes = planes(&factors, &sums);
+        for (i, block) in blocks.enumerate() {
+            for (plane, words) in planes.iter().enumerate() {
+                // SAFETY: as above, in each plane.
+                unsafe {
+                    let dst = self.dst(block).add(rows * (SUB_BLOCK / 4 + plane));
+                    if rows == PANEL_ROWS {
+                        dst.cast::<[u32; PANEL_ROWS]>().write(*words);
+                    } else {
+                        for (row, &word) in words[i * rows..][..rows].iter().enumerate() {
+                            dst.add(row).write(word);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// One block of one row.
     #[inline(always)]
-    fn block(&self, row: usize, cols: usize, block: usize) -> &[f32; SUB_BLOCK] {
-        let (x, _) = self.x[row * cols + block * SUB_BLOCK..]
+    fn x(&self, row: usize, block: usize) -> &[f32; SUB_BLOCK] {
+        let (x, _) = self.x[row * self.cols + block * SUB_BLOCK..]
             .split_first_chunk()
             .expect("a whole block");
         x
+    }
+
+    /// Where block `block` goes.
+    ///
+    /// # Safety
+    /// The panel must have that many blocks.
+    #[inline(always)]
+    unsafe fn dst(&self, block: usize) -> *mut u32 {
+        // SAFETY: as the caller vouches.
+        unsafe { self.dst.add(block * self.rows * ROW_BLOCK_BYTES / 4) }
     }
 }
 

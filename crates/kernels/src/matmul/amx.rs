@@ -24,7 +24,7 @@ use crate::packed::scales::{FACTOR_BYTES, Scales, Step};
 pub(super) const MIN_ROWS: usize = 32;
 
 /// Groups that are multiplied with a panel while it is in the first-level cache.
-const GROUPS_AT_ONCE: usize = 2;
+pub(super) const GROUPS_AT_ONCE: usize = 2;
 
 /// Groups `groups` of `weight` times the panels `panels` of `x`.
 pub(super) struct TileProduct<'a> {

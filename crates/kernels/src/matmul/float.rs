@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Outputs, PREFETCH, prefetch};
+use super::{Outputs, prefetch_stream};
 use crate::formats::Float;
 use crate::lanes::Lanes;
 use crate::packed::PackedMatrix;
@@ -119,7 +119,7 @@ impl FloatProduct<'_> {
                 // SAFETY: the groups exist and have `cols` vectors of sixteen aligned values.
                 *weights = unsafe {
                     let at = start.add(g * stride + k * GROUP * F::BLOCK_BYTES);
-                    prefetch(at.wrapping_add(PREFETCH));
+                    prefetch_stream(at);
                     F::load(at)
                 };
             }

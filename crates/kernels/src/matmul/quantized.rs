@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::activations::{PANEL_ROWS, Panel};
 use super::int_lanes::{IntLanes, Operands, Sums};
-use super::{Outputs, PREFETCH, prefetch};
+use super::{FAR, Outputs, prefetch, prefetch_stream};
 use crate::formats::Quantized;
 use crate::packed::PackedMatrix;
 use crate::packed::quants::{GROUP, Quants};
@@ -45,12 +45,12 @@ impl PanelProduct<'_> {
         for block in 0..self.weight.cols() / F::BLOCK_LEN {
             let factors =
                 start.wrapping_add(layout.factors + block * F::Scales::FACTORS * FACTOR_BYTES);
-            prefetch(factors.wrapping_add(PREFETCH / 8));
+            prefetch(factors.wrapping_add(FAR / 32));
             for number in block * F::SUB_BLOCKS..(block + 1) * F::SUB_BLOCKS {
                 let quants = start.wrapping_add(number * F::Quants::BYTES);
                 let small = start.wrapping_add(layout.small + number * F::Scales::SMALL * GROUP);
                 for line in 0..F::Quants::BYTES / 64 {
-                    prefetch(quants.wrapping_add(PREFETCH + 64 * line));
+                    prefetch_stream(quants.wrapping_add(64 * line));
                 }
                 // SAFETY: the group holds that many blocks, laid out like this, and the panel too.
                 unsafe {

@@ -1,0 +1,61 @@
+//! `bench --profile`: where the time of a row went, by operation.
+
+use model::{OpKind, OpTotals, Profile};
+use serde::Serialize;
+
+/// What one kind of operation took of a row.
+#[derive(Debug, Serialize)]
+pub(crate) struct Line {
+    operation: &'static str,
+    calls_per_step: f64,
+    microseconds_per_token: f64,
+    /// Of the time of all operations.
+    share: f64,
+    /// Of matrix products.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    multiply_adds_per_second: Option<f64>,
+    /// Of matrix products: weights, each read counted once a call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    weight_bytes_per_second: Option<f64>,
+}
+
+/// One line for each kind of operation that ran, for `tokens` tokens in `steps` steps.
+pub(crate) fn lines(profile: &Profile, tokens: usize, steps: usize) -> Vec<Line> {
+    let all: f64 = OpKind::ALL
+        .iter()
+        .map(|&kind| profile.totals(kind).time.as_secs_f64())
+        .sum();
+    let line = |kind: OpKind| {
+        let totals = profile.totals(kind);
+        let seconds = totals.time.as_secs_f64();
+        let rate = |amount: u64| (amount > 0 && seconds > 0.0).then(|| amount as f64 / seconds);
+        (totals != OpTotals::default()).then(|| Line {
+            operation: kind.name(),
+            calls_per_step: totals.calls as f64 / steps.max(1) as f64,
+            microseconds_per_token: seconds * 1e6 / tokens.max(1) as f64,
+            share: if all > 0.0 { seconds / all } else { 0.0 },
+            multiply_adds_per_second: rate(totals.multiply_adds),
+            weight_bytes_per_second: rate(totals.weight_bytes),
+        })
+    };
+    OpKind::ALL.into_iter().filter_map(line).collect()
+}
+
+/// The lines as text, indented below their row.
+pub(crate) fn table(lines: &[Line]) -> String {
+    let mut text =
+        "    operation  calls/step   µs/token   share      GB/s  G multiply-adds/s\n".to_owned();
+    for line in lines {
+        let rate = |rate: Option<f64>| rate.map_or(String::new(), |r| format!("{:.1}", r / 1e9));
+        text += &format!(
+            "    {:<9} {:>11.1} {:>10.2} {:>6.1} % {:>9} {:>18}\n",
+            line.operation,
+            line.calls_per_step,
+            line.microseconds_per_token,
+            100.0 * line.share,
+            rate(line.weight_bytes_per_second),
+            rate(line.multiply_adds_per_second),
+        );
+    }
+    text
+}
