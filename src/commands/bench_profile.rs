@@ -44,11 +44,11 @@ pub(crate) fn lines(profile: &Profile, tokens: usize, steps: usize) -> Vec<Line>
 /// The lines as text, indented below their row.
 pub(crate) fn table(lines: &[Line]) -> String {
     let mut text =
-        "    operation  calls/step   µs/token   share      GB/s  G multiply-adds/s\n".to_owned();
+        "    operation    calls/step   µs/token   share      GB/s  G multiply-adds/s\n".to_owned();
     for line in lines {
         let rate = |rate: Option<f64>| rate.map_or(String::new(), |r| format!("{:.1}", r / 1e9));
         text += &format!(
-            "    {:<9} {:>11.1} {:>10.2} {:>6.1} % {:>9} {:>18}\n",
+            "    {:<11} {:>11.1} {:>10.2} {:>6.1} % {:>9} {:>18}\n",
             line.operation,
             line.calls_per_step,
             line.microseconds_per_token,

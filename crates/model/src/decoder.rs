@@ -8,8 +8,9 @@ use crate::architecture::{Ffn, GatedSpec, Mixer, Operation};
 use crate::error::ModelError;
 use crate::memory::Memory;
 use crate::mixer;
-use crate::model::{LoadedBranch, LoadedGated, LoadedOperation, Model};
-use crate::ops::{Activations, Ops};
+use crate::model::{LoadedGated, LoadedOperation, Model};
+use crate::norm::Norm;
+use crate::ops::{Activations, Ops, Source};
 use crate::step::{Input, Rows, SPANS_MAX, Span, Step};
 use crate::workspace::{HEAD_ROWS, Workspace};
 
@@ -44,7 +45,7 @@ impl Decoder {
         context: usize,
     ) -> Result<Self, ModelError> {
         let scratch = mixer::attention::scratch(&model.architecture, &ops, capacity, context)?;
-        let work = Workspace::new(&model, capacity, scratch);
+        let work = Workspace::new(&model, capacity, ops.pool().threads(), scratch);
         Ok(Self { model, ops, work })
     }
 
@@ -215,20 +216,26 @@ impl Decoder {
             .iter()
             .zip(&model.architecture.blocks[layer].branches)
         {
-            self.normed_input(branch, rows);
             match (&branch.operation, &spec.operation) {
                 (LoadedOperation::Attention(loaded), Operation::Mixer(Mixer::Attention(spec))) => {
                     let place = mixer::attention::Place { layer, step, rows };
-                    mixer::attention::run(&self.ops, &mut self.work, memory, place, spec, loaded)?;
+                    let norm = branch.pre_norm.as_ref();
+                    mixer::attention::run(
+                        &self.ops,
+                        &mut self.work,
+                        memory,
+                        place,
+                        (spec, norm, loaded),
+                    )?;
                 }
                 (LoadedOperation::Gated(loaded), Operation::Ffn(Ffn::Gated(spec))) => {
-                    self.gated(spec, loaded, rows);
+                    self.gated(spec, branch.pre_norm.as_ref(), loaded, rows);
                 }
                 _ => unreachable!("loaded operations follow the table"),
             }
             let (stream, result) = (
                 &mut self.work.stream[..rows * hidden],
-                &mut self.work.normed,
+                &mut self.work.branch,
             );
             let result = &mut result[..rows * hidden];
             if let Some(norm) = &branch.post_norm {
@@ -250,30 +257,28 @@ impl Decoder {
         }
     }
 
-    /// The branch's input, normed, into `work.normed`.
-    fn normed_input(&mut self, branch: &LoadedBranch, rows: usize) {
-        let n = rows * self.hidden();
-        let (stream, normed) = (&mut self.work.stream[..n], &mut self.work.normed[..n]);
-        match &branch.pre_norm {
-            Some(norm) => self.ops.norm(norm, stream, normed),
-            None => normed.copy_from_slice(stream),
-        }
-    }
-
-    /// `work.normed = down(act(gate x) · up x)` with x = `work.normed`.
-    fn gated(&mut self, spec: &GatedSpec, loaded: &LoadedGated, rows: usize) {
+    /// `work.branch = down(act(gate x) · up x)` with x the normed stream.
+    fn gated(&mut self, spec: &GatedSpec, norm: Option<&Norm>, loaded: &LoadedGated, rows: usize) {
         let (ops, work, inner) = (&self.ops, &mut self.work, spec.up.rows);
         let x = Activations {
-            values: &work.normed[..rows * spec.up.cols],
+            source: Source::normed(norm, &work.stream[..rows * spec.up.cols]),
             rows,
+            cols: spec.up.cols,
         };
         let (gate, up) = (&mut work.gate[..rows * inner], &mut work.up[..rows * inner]);
         let maps = [(&loaded.gate, &mut *gate), (&loaded.up, &mut *up)];
-        ops.linear(&x, &mut work.quantized, maps);
-        ops.gate(spec.activation, gate, up, inner);
-        let x = Activations { values: gate, rows };
-        let out = &mut work.normed[..rows * spec.down.rows];
-        ops.linear(&x, &mut work.quantized, [(&loaded.down, out)]);
+        ops.linear(x, &mut work.quantized, &mut work.values, maps);
+        let x = Activations {
+            source: Source::Gated {
+                activation: spec.activation,
+                gate,
+                up,
+            },
+            rows,
+            cols: inner,
+        };
+        let maps = [(&loaded.down, &mut work.branch[..rows * spec.down.rows])];
+        ops.linear(x, &mut work.quantized, &mut work.values, maps);
     }
 
     /// Final norm and head for the wanted rows, [`HEAD_ROWS`] at a time.
@@ -319,13 +324,14 @@ impl Decoder {
         let (model, ops, work) = (&self.model, &self.ops, &mut self.work);
         let (n, hidden) = (rows.len(), model.architecture.hidden);
         let vocabulary = model.architecture.vocabulary;
-        ops.norm_in_place(&model.final_norm, &mut work.wanted[..n * hidden]);
         let x = Activations {
-            values: &work.wanted[..n * hidden],
+            source: Source::normed(Some(&model.final_norm), &work.wanted[..n * hidden]),
             rows: n,
+            cols: hidden,
         };
         let logits = &mut work.logits[..n * vocabulary];
-        ops.linear(&x, &mut work.quantized, [(&model.head, &mut *logits)]);
+        let maps = [(&model.head, &mut *logits)];
+        ops.linear(x, &mut work.quantized, &mut work.values, maps);
         let spec = &model.architecture.head;
         if spec.scale != 1.0 || spec.softcap.is_some() {
             ops.scale_and_cap(logits, spec.scale, spec.softcap, vocabulary);

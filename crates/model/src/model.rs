@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kernels::packed::PackedMatrix;
+use kernels::packed::{InputKind, PackedMatrix};
 use kernels::pool::Pool;
 use kernels::rope::{RopeTable, inv_freq};
 use weights::gguf::Gguf;
@@ -142,6 +142,17 @@ impl Model {
                 LoadedOperation::Gated(g) => g.down.weight.cols(),
             });
         inner.max().unwrap_or(0).max(self.architecture.hidden)
+    }
+
+    /// Whether any linear map has floats for weights.
+    pub(crate) fn has_float_maps(&self) -> bool {
+        let is_float = |map: &Linear| map.weight.input_kind() == InputKind::Float;
+        let branches = self.blocks.iter().flatten();
+        is_float(&self.head)
+            || branches.into_iter().any(|branch| match &branch.operation {
+                LoadedOperation::Attention(a) => [&a.q, &a.k, &a.v, &a.o].into_iter().any(is_float),
+                LoadedOperation::Gated(g) => [&g.gate, &g.up, &g.down].into_iter().any(is_float),
+            })
     }
 }
 

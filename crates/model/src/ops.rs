@@ -26,12 +26,73 @@ pub struct Ops {
     profile: Profile,
 }
 
-/// Activations of a step and, where a weight asks for them, their quantised form.
+/// Where the activations of a linear map come from, row by row.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// They are there.
+    Values(&'a [f32]),
+    /// `norm(x)`.
+    Normed {
+        /// The norm.
+        norm: &'a Norm,
+        /// What is normed.
+        x: &'a [f32],
+    },
+    /// `act(gate) · up`.
+    Gated {
+        /// The activation function.
+        activation: Activation,
+        /// Its argument.
+        gate: &'a [f32],
+        /// What it is multiplied with.
+        up: &'a [f32],
+    },
+}
+
+impl<'a> Source<'a> {
+    /// `x`, normed if there is a norm.
+    #[must_use]
+    pub fn normed(norm: Option<&'a Norm>, x: &'a [f32]) -> Self {
+        match norm {
+            Some(norm) => Self::Normed { norm, x },
+            None => Self::Values(x),
+        }
+    }
+}
+
+/// The activations of a linear map.
+#[derive(Clone, Copy, Debug)]
 pub struct Activations<'a> {
-    /// `rows × cols`.
-    pub values: &'a [f32],
+    /// `rows × cols` of them.
+    pub source: Source<'a>,
     /// Number of rows.
     pub rows: usize,
+    /// Values in a row.
+    pub cols: usize,
+}
+
+impl Activations<'_> {
+    /// Row `row`, computed.
+    fn row(&self, isa: Isa, row: usize, out: &mut [f32]) {
+        let range = row * self.cols..(row + 1) * self.cols;
+        match self.source {
+            Source::Values(x) => out.copy_from_slice(&x[range]),
+            Source::Normed { norm, x } => {
+                norm::rms_norm(isa, &x[range], &norm.weight, norm.epsilon, out);
+            }
+            Source::Gated {
+                activation,
+                gate,
+                up,
+            } => {
+                out.copy_from_slice(&gate[range.clone()]);
+                match activation {
+                    Activation::Silu => gate::silu_gate(isa, out, &up[range]),
+                    Activation::GeluTanh => gate::gelu_tanh_gate(isa, out, &up[range]),
+                }
+            }
+        }
+    }
 }
 
 impl Ops {
@@ -74,15 +135,6 @@ impl Ops {
         });
     }
 
-    /// `out = norm(x)`, row by row.
-    pub fn norm(&self, norm: &Norm, x: &mut [f32], out: &mut [f32]) {
-        let _timer = self.profile.timer(OpKind::Norm);
-        let width = norm.weight.len();
-        for_each_row_pair(&self.pool, x, width, out, width, &|_, x, out| {
-            norm::rms_norm(self.isa, x, &norm.weight, norm.epsilon, out);
-        });
-    }
-
     /// Norms in place rows as wide as the norm's weight (whole rows, or heads).
     pub fn norm_in_place(&self, norm: &Norm, x: &mut [f32]) {
         let _timer = self.profile.timer(OpKind::Norm);
@@ -92,49 +144,72 @@ impl Ops {
     }
 
     /// `out = W x + b` for maps that read the same activations.
+    ///
+    /// Where all weights are quantised the activations are too, as they are made. `values` is where they go
+    /// otherwise; it must have room for them.
     pub fn linear<const N: usize>(
         &self,
-        x: &Activations<'_>,
+        x: Activations<'_>,
         quantized: &mut QuantizedRows,
+        values: &mut [f32],
         maps: [(&Linear, &mut [f32]); N],
     ) {
-        let cols = x.values.len() / x.rows;
         let is = |kind| maps.iter().any(|(map, _)| map.weight.input_kind() == kind);
-        if is(InputKind::Quantized) {
-            let _timer = self.profile.timer(OpKind::Quantize);
-            quantized.quantize(self.isa, &self.pool, x.values, x.rows, cols);
+        let (any_quantized, any_float) = (is(InputKind::Quantized), is(InputKind::Float));
+        let values = match x.source {
+            Source::Values(values) => Some(values),
+            _ if any_float => Some(self.materialize(x, values)),
+            _ => None,
+        };
+        if any_quantized {
+            self.quantize(x, values, quantized);
         }
-        let mixed = is(InputKind::Quantized) && is(InputKind::Float);
-        let mut products = maps.map(|(map, out)| {
-            (
-                map,
-                Product {
-                    weight: &map.weight,
-                    out,
-                },
-            )
-        });
         let quantized = &*quantized;
-        let input = |kind| match kind {
-            InputKind::Quantized => matmul::Input::Quantized(quantized),
-            InputKind::Float => matmul::Input::Float {
-                x: x.values,
+        let input = |kind| match (kind, values) {
+            (InputKind::Quantized, _) => matmul::Input::Quantized(quantized),
+            (InputKind::Float, values) => matmul::Input::Float {
+                x: values.unwrap_or_else(|| unreachable!("made for float weights")),
                 rows: x.rows,
             },
         };
-        if mixed {
-            for (map, product) in &mut products {
-                let kind = map.weight.input_kind();
+        let linears = maps.each_ref().map(|(map, _)| *map);
+        let mut products = maps.map(|(map, out)| Product {
+            weight: &map.weight,
+            out,
+        });
+        if any_quantized && any_float {
+            for product in &mut products {
+                let kind = product.weight.input_kind();
                 self.matmul(x.rows, input(kind), std::slice::from_mut(product));
             }
-            self.bias(products);
         } else {
-            let kind = products[0].0.weight.input_kind();
-            let linears = products.each_ref().map(|(map, _)| *map);
-            let mut products = products.map(|(_, product)| product);
+            let kind = products[0].weight.input_kind();
             self.matmul(x.rows, input(kind), &mut products);
-            let mut linears = linears.into_iter();
-            self.bias(products.map(|p| (linears.next().unwrap_or_else(|| unreachable!()), p)));
+        }
+        for (map, product) in linears.into_iter().zip(products) {
+            self.bias(map, product.out);
+        }
+    }
+
+    /// All rows of `x`, in `values`.
+    fn materialize<'v>(&self, x: Activations<'_>, values: &'v mut [f32]) -> &'v [f32] {
+        let _timer = self.profile.timer(OpKind::Activations);
+        let values = &mut values[..x.rows * x.cols];
+        for_each_row(&self.pool, values, x.cols, &|row, out| {
+            x.row(self.isa, row, out)
+        });
+        values
+    }
+
+    fn quantize(&self, x: Activations<'_>, values: Option<&[f32]>, quantized: &mut QuantizedRows) {
+        let _timer = self.profile.timer(OpKind::Activations);
+        match values {
+            Some(values) => quantized.quantize(self.isa, &self.pool, values, x.rows, x.cols),
+            None => {
+                quantized.quantize_with(self.isa, &self.pool, (x.rows, x.cols), &|row, out| {
+                    x.row(self.isa, row, out);
+                });
+            }
         }
     }
 
@@ -146,14 +221,12 @@ impl Ops {
         matmul::matmul(self.isa, &self.pool, input, products);
     }
 
-    fn bias<const N: usize>(&self, products: [(&Linear, Product<'_>); N]) {
-        for (map, product) in products {
-            if let Some(bias) = &map.bias {
-                let _timer = self.profile.timer(OpKind::Bias);
-                for_each_row(&self.pool, product.out, bias.len(), &|_, row| {
-                    reduce::add_assign(self.isa, row, bias);
-                });
-            }
+    fn bias(&self, map: &Linear, out: &mut [f32]) {
+        if let Some(bias) = &map.bias {
+            let _timer = self.profile.timer(OpKind::Bias);
+            for_each_row(&self.pool, out, bias.len(), &|_, row| {
+                reduce::add_assign(self.isa, row, bias);
+            });
         }
     }
 
@@ -201,22 +274,6 @@ impl Ops {
     ) -> Result<(), PageError> {
         let _timer = self.profile.timer(OpKind::WriteKv);
         store.write_rows(self.isa, &self.pool, slots, k, v)
-    }
-
-    /// `gate = act(gate) · up`.
-    pub fn gate(&self, activation: Activation, gate: &mut [f32], up: &mut [f32], width: usize) {
-        let _timer = self.profile.timer(OpKind::Gate);
-        for_each_row_pair(
-            &self.pool,
-            gate,
-            width,
-            up,
-            width,
-            &|_, gate, up| match activation {
-                Activation::Silu => gate::silu_gate(self.isa, gate, up),
-                Activation::GeluTanh => gate::gelu_tanh_gate(self.isa, gate, up),
-            },
-        );
     }
 
     /// `stream += scale · branch`, row by row.

@@ -30,13 +30,12 @@ macro_rules! operations {
 operations! {
     Embed => "embed",
     Norm => "norm",
-    Quantize => "quantize",
+    Activations => "activations",
     Matmul => "matmul",
     Bias => "bias",
     Rope => "rope",
     WriteKv => "write kv",
     Attention => "attention",
-    Gate => "gate",
     Add => "add",
     Check => "check",
     Softcap => "softcap",
@@ -144,8 +143,8 @@ mod tests {
     #[test]
     fn counts_only_when_on_and_starts_over() {
         let profile = Profile::default();
-        drop(profile.timer(OpKind::Gate));
-        assert_eq!(profile.totals(OpKind::Gate), OpTotals::default());
+        drop(profile.timer(OpKind::Rope));
+        assert_eq!(profile.totals(OpKind::Rope), OpTotals::default());
         profile.restart(true);
         profile.timer(OpKind::Matmul).product(6, 2);
         profile.timer(OpKind::Matmul).product(1, 1);
@@ -154,7 +153,7 @@ mod tests {
             (totals.calls, totals.multiply_adds, totals.weight_bytes),
             (2, 7, 3)
         );
-        assert_eq!(profile.totals(OpKind::Gate), OpTotals::default());
+        assert_eq!(profile.totals(OpKind::Rope), OpTotals::default());
         profile.restart(false);
         assert_eq!(profile.totals(OpKind::Matmul), OpTotals::default());
     }

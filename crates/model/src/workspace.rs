@@ -21,8 +21,11 @@ pub(crate) struct Workspace {
     pub(crate) hidden: usize,
     /// rows × hidden: the residual stream.
     pub(crate) stream: Buffer<f32>,
-    /// rows × hidden: a norm's result; also what a branch gives.
-    pub(crate) normed: Buffer<f32>,
+    /// rows × hidden: what a branch gives.
+    pub(crate) branch: Buffer<f32>,
+    /// rows × the widest input of any map, where some weights are floats: computed activations. Those of
+    /// quantised weights never exist as a whole.
+    pub(crate) values: Buffer<f32>,
     /// rows × (heads · head_dim).
     pub(crate) q: Buffer<f32>,
     /// rows × (kv_heads · head_dim).
@@ -62,7 +65,12 @@ struct Widths {
 }
 
 impl Workspace {
-    pub(crate) fn new(model: &Model, capacity: usize, attention: AttentionScratch) -> Self {
+    pub(crate) fn new(
+        model: &Model,
+        capacity: usize,
+        threads: usize,
+        attention: AttentionScratch,
+    ) -> Self {
         let architecture = &model.architecture;
         let widths = widths(architecture);
         let rows = |width: usize| Buffer::zeroed(capacity * width);
@@ -71,7 +79,12 @@ impl Workspace {
             capacity,
             hidden: architecture.hidden,
             stream: rows(architecture.hidden),
-            normed: rows(architecture.hidden),
+            branch: rows(architecture.hidden),
+            values: rows(if model.has_float_maps() {
+                model.widest_input()
+            } else {
+                0
+            }),
             q: rows(widths.q),
             k: rows(widths.k),
             v: rows(widths.v),
@@ -80,7 +93,7 @@ impl Workspace {
             up: rows(widths.inner),
             logits: Buffer::zeroed(head_rows * architecture.vocabulary),
             wanted: Buffer::zeroed(head_rows * architecture.hidden),
-            quantized: QuantizedRows::with_capacity(capacity, model.widest_input()),
+            quantized: QuantizedRows::with_threads(capacity, model.widest_input(), threads),
             attention,
             angles: architecture
                 .ropes

@@ -59,6 +59,8 @@ const CHUNK_ELEMENTS: usize = 16 * 1024;
 pub struct QuantizedRows {
     /// As 32-bit words, in the order of the module's description.
     words: Buffer<u32>,
+    /// A panel of activations for each thread.
+    scratch: Buffer<f32>,
     rows: usize,
     cols: usize,
 }
@@ -174,8 +176,19 @@ impl QuantizedRows {
         let words = max_rows * max_cols.div_ceil(SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
         Self {
             words: Buffer::zeroed(words),
+            scratch: Buffer::zeroed(0),
             rows: 0,
             cols: 0,
+        }
+    }
+
+    /// The same, with room for [`Self::quantize_with`] on `threads` threads.
+    #[must_use]
+    pub fn with_threads(max_rows: usize, max_cols: usize, threads: usize) -> Self {
+        let panel = PANEL_ROWS * max_cols.next_multiple_of(SUB_BLOCK);
+        Self {
+            scratch: Buffer::zeroed(threads * panel),
+            ..Self::with_capacity(max_rows, max_cols)
         }
     }
 
@@ -196,17 +209,8 @@ impl QuantizedRows {
     /// # Panics
     /// When `cols` is not a multiple of 32, `x` has another size, or there is no room.
     pub fn quantize(&mut self, isa: Isa, pool: &Pool, x: &[f32], rows: usize, cols: usize) {
-        assert!(
-            cols.is_multiple_of(SUB_BLOCK),
-            "{cols} columns are not a multiple of 32"
-        );
         assert_eq!(x.len(), rows * cols, "{rows} rows of {cols} activations");
-        let blocks = cols / SUB_BLOCK;
-        assert!(
-            rows * blocks * (ROW_BLOCK_BYTES / 4) <= self.words.len(),
-            "no room for {rows} rows of {cols} activations"
-        );
-        (self.rows, self.cols) = (rows, cols);
+        let blocks = self.resize(rows, cols);
         if x.is_empty() {
             return;
         }
@@ -214,28 +218,14 @@ impl QuantizedRows {
         let panel_rows = rows.min(PANEL_ROWS);
         let blocks_per_chunk = (CHUNK_ELEMENTS / (panel_rows * SUB_BLOCK)).clamp(1, blocks);
         let parts = blocks.div_ceil(blocks_per_chunk);
-        let words = Words(self.words.as_mut_ptr());
+        let words = Shared(self.words.as_mut_ptr());
         let this = &*self;
         let job = |chunk: usize, _worker: usize| {
             let (panel, part) = (this.panel(chunk / parts), chunk % parts);
-            // SAFETY: it is the panel's place in `words`, which nobody else has a reference to; every
-            // block of it is written by one chunk only.
-            let dst = unsafe {
-                words
-                    .get()
-                    .add(panel.first_row * blocks * ROW_BLOCK_BYTES / 4)
-            };
-            dispatch(
-                isa,
-                QuantizePanel {
-                    x: &x[panel.first_row * cols..][..panel.rows * cols],
-                    dst,
-                    rows: panel.rows,
-                    cols,
-                    first: part * blocks_per_chunk,
-                    end: ((part + 1) * blocks_per_chunk).min(blocks),
-                },
-            );
+            let x = &x[panel.first_row * cols..][..panel.rows * cols];
+            let range = part * blocks_per_chunk..((part + 1) * blocks_per_chunk).min(blocks);
+            // SAFETY: every block of a panel is written by one chunk only.
+            unsafe { this.quantize_panel(isa, words.get(), panel, x, range) };
         };
         let chunks = this.panels() * parts;
         if chunks == 1 {
@@ -243,6 +233,93 @@ impl QuantizedRows {
         } else {
             pool.run(chunks, &job);
         }
+    }
+
+    /// Replaces the contents by `rows` × `cols` activations that `fill(row, values)` makes, sixteen rows at a
+    /// time, so that they go from one step of the arithmetic to the next in the cache.
+    ///
+    /// # Panics
+    /// When `cols` is not a multiple of 32, there is no room, or the pool has more threads than were said.
+    pub fn quantize_with(
+        &mut self,
+        isa: Isa,
+        pool: &Pool,
+        (rows, cols): (usize, usize),
+        fill: &(dyn Fn(usize, &mut [f32]) + Sync),
+    ) {
+        let blocks = self.resize(rows, cols);
+        if rows * cols == 0 {
+            return;
+        }
+        let scratch_len = PANEL_ROWS * cols;
+        assert!(
+            pool.threads() * scratch_len <= self.scratch.len(),
+            "no room for {} threads",
+            pool.threads()
+        );
+        let words = Shared(self.words.as_mut_ptr());
+        let scratch = Shared(self.scratch.as_mut_ptr());
+        let this = &*self;
+        let job = |chunk: usize, worker: usize| {
+            let panel = this.panel(chunk);
+            // SAFETY: each worker has a stretch of its own, which is long enough as just checked.
+            let x = unsafe {
+                let start = scratch.get().add(worker * scratch_len);
+                std::slice::from_raw_parts_mut(start, panel.rows * cols)
+            };
+            for (row, values) in (panel.first_row..).zip(x.chunks_exact_mut(cols)) {
+                fill(row, values);
+            }
+            // SAFETY: every panel is written by one chunk only.
+            unsafe { this.quantize_panel(isa, words.get(), panel, x, 0..blocks) };
+        };
+        if this.panels() == 1 {
+            job(0, 0);
+        } else {
+            pool.run(this.panels(), &job);
+        }
+    }
+
+    /// Makes room; gives the blocks of a row.
+    fn resize(&mut self, rows: usize, cols: usize) -> usize {
+        assert!(
+            cols.is_multiple_of(SUB_BLOCK),
+            "{cols} columns are not a multiple of 32"
+        );
+        let blocks = cols / SUB_BLOCK;
+        assert!(
+            rows * blocks * (ROW_BLOCK_BYTES / 4) <= self.words.len(),
+            "no room for {rows} rows of {cols} activations"
+        );
+        (self.rows, self.cols) = (rows, cols);
+        blocks
+    }
+
+    /// Quantises blocks `range` of the rows of `panel`, given in `x`.
+    ///
+    /// # Safety
+    /// `words` must be those of `self`, and nobody else may use the blocks.
+    unsafe fn quantize_panel(
+        &self,
+        isa: Isa,
+        words: *mut u32,
+        panel: Panel,
+        x: &[f32],
+        range: Range<usize>,
+    ) {
+        let row_words = self.cols / SUB_BLOCK * ROW_BLOCK_BYTES / 4;
+        dispatch(
+            isa,
+            QuantizePanel {
+                x,
+                // SAFETY: it is the panel's place in `words`.
+                dst: unsafe { words.add(panel.first_row * row_words) },
+                rows: panel.rows,
+                cols: self.cols,
+                first: range.start,
+                end: range.end,
+            },
+        );
     }
 
     /// How many panels there are.
@@ -263,11 +340,11 @@ impl QuantizedRows {
 }
 
 /// A pointer that the chunks of one job share.
-struct Words(*mut u32);
+struct Shared<T>(*mut T);
 // SAFETY: each chunk writes to places of its own.
-unsafe impl Sync for Words {}
-impl Words {
-    fn get(&self) -> *mut u32 {
+unsafe impl<T> Sync for Shared<T> {}
+impl<T> Shared<T> {
+    fn get(&self) -> *mut T {
         self.0
     }
 }

@@ -7,7 +7,8 @@ use crate::architecture::{Architecture, AttentionSpec};
 use crate::error::ModelError;
 use crate::memory::Memory;
 use crate::model::LoadedAttention;
-use crate::ops::{Activations, Ops};
+use crate::norm::Norm;
+use crate::ops::{Activations, Ops, Source};
 use crate::step::{SPANS_MAX, Step};
 use crate::workspace::Workspace;
 
@@ -43,17 +44,16 @@ pub(crate) fn scratch(
     })?)
 }
 
-/// `work.normed = attention(work.normed)`; keys and values go to their pages on the way.
+/// `work.branch = attention(norm(work.stream))`; keys and values go to their pages on the way.
 pub(crate) fn run(
     ops: &Ops,
     work: &mut Workspace,
     memory: &mut Memory,
     place: Place<'_>,
-    spec: &AttentionSpec,
-    loaded: &LoadedAttention,
+    (spec, norm, loaded): (&AttentionSpec, Option<&Norm>, &LoadedAttention),
 ) -> Result<(), ModelError> {
     let rows = place.rows;
-    project(ops, work, spec, loaded, rows);
+    project(ops, work, (spec, norm, loaded), rows);
     write(ops, work, memory, place, spec)?;
     let layer = place.layer;
     let mut tables: [&[PageId]; SPANS_MAX] = [&[]; SPANS_MAX];
@@ -80,31 +80,32 @@ pub(crate) fn run(
     };
     ops.attention(&mut work.attention, args)?;
     let x = Activations {
-        values: &work.mixed[..rows * spec.o.cols],
+        source: Source::Values(&work.mixed[..rows * spec.o.cols]),
         rows,
+        cols: spec.o.cols,
     };
-    let out = &mut work.normed[..rows * spec.o.rows];
-    ops.linear(&x, &mut work.quantized, [(&loaded.o, out)]);
+    let maps = [(&loaded.o, &mut work.branch[..rows * spec.o.rows])];
+    ops.linear(x, &mut work.quantized, &mut work.values, maps);
     Ok(())
 }
 
-/// Queries, keys and values of `work.normed`, normed and turned.
+/// Queries, keys and values of the normed stream, themselves normed where the model does, and turned.
 fn project(
     ops: &Ops,
     work: &mut Workspace,
-    spec: &AttentionSpec,
-    loaded: &LoadedAttention,
+    (spec, norm, loaded): (&AttentionSpec, Option<&Norm>, &LoadedAttention),
     rows: usize,
 ) {
     let x = Activations {
-        values: &work.normed[..rows * spec.q.cols],
+        source: Source::normed(norm, &work.stream[..rows * spec.q.cols]),
         rows,
+        cols: spec.q.cols,
     };
     let q = &mut work.q[..rows * spec.q.rows];
     let k = &mut work.k[..rows * spec.k.rows];
     let v = &mut work.v[..rows * spec.v.rows];
     let maps = [(&loaded.q, &mut *q), (&loaded.k, &mut *k), (&loaded.v, v)];
-    ops.linear(&x, &mut work.quantized, maps);
+    ops.linear(x, &mut work.quantized, &mut work.values, maps);
     if let Some(norm) = &loaded.q_norm {
         ops.norm_in_place(norm, q);
     }
