@@ -292,7 +292,7 @@ struct Work {
 }
 
 /// A chunk takes at least this long (in nanoseconds, by the estimate), where there is so much to do.
-const MIN_CHUNK: usize = 10_000;
+const MIN_CHUNK: usize = 20_000;
 /// Chunks for each thread, where there is enough to do.
 const CHUNKS_PER_THREAD: usize = 16;
 /// Weights that a chunk reads for every panel must stay in the second-level cache.
