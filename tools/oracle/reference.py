@@ -161,20 +161,24 @@ def logits(model, tokens, first=0, last=None):
 
 
 @contextlib.contextmanager
-def int8_activations(model):
+def int8_activations(model, block=32, most=127.0, only=("",)):
     """Rounds the input of every matmul as the engine's kernels do: int8 in blocks of 32 with an f32 scale.
 
     What remains between this and the engine is the order of sums, and rounding flips that follow from it.
+    Other blocks and ranges (`most` is the greatest integer), and `only` the matmuls whose names end so, serve
+    experiments.
     """
     def rounded(module, args):
         x = args[0]
-        blocks = x.reshape(*x.shape[:-1], -1, 32)
+        blocks = x.reshape(*x.shape[:-1], -1, block)
         amax = blocks.abs().amax(-1, keepdim=True)
         zero = amax < 2.0**-100
-        q = torch.round(blocks * (127.0 / amax)).clamp(-127, 127)
-        return (torch.where(zero, 0.0, q * (amax / 127.0)).reshape(x.shape),)
+        q = torch.round(blocks * (most / amax)).clamp(-most, most)
+        return (torch.where(zero, 0.0, q * (amax / most)).reshape(x.shape),)
 
-    hooks = [m.register_forward_pre_hook(rounded) for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    hooks = [
+        m.register_forward_pre_hook(rounded) for name, m in model.named_modules()
+        if isinstance(m, torch.nn.Linear) and name.endswith(tuple(only))]
     try:
         yield model
     finally:

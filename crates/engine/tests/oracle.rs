@@ -200,52 +200,108 @@ fn dequantised_logits_are_those_of_transformers() {
     }
 }
 
-/// What rounding activations to int8 costs, on the file as it is. The divergence is over 65 classes: the 64 most
-/// probable tokens and the rest together.
+/// How far logits are from the reference's, position by position.
+#[derive(Default)]
+struct Distance {
+    /// Divergences, in nats, over 65 classes: the 64 most probable tokens and the rest together.
+    divergences: Vec<f64>,
+    /// Mean squares of the errors of the 64 best logits.
+    squares: Vec<f64>,
+    /// How far the reference's first choice is from its second, and whether ours is the same.
+    margins: Vec<(f64, bool)>,
+}
+
+impl Distance {
+    fn add(&mut self, record: &Record, logits: &[f32]) {
+        let total = engine::sampling::log_sum_exp(logits);
+        let (mut kl, mut rest) = (0.0, 1.0);
+        let (mut sum, mut squares) = (0.0, 0.0);
+        for &(token, expected) in &record.top {
+            let found = f64::from(logits[token as usize]);
+            let (p, q) = (f64::from(expected) - record.log_sum_exp, found - total);
+            kl += libm::exp(p) * (p - q);
+            rest -= libm::exp(q);
+            let error = found - f64::from(expected);
+            sum += error;
+            squares += error * error;
+        }
+        let p = record.rest_log_sum_exp - record.log_sum_exp;
+        kl += libm::exp(p) * (p - libm::log(rest.max(1e-30)));
+        self.divergences.push(kl);
+        // Less what the errors have in common: softmax doesn't see it, and no choice depends on it.
+        let count = record.top.len() as f64;
+        self.squares.push(squares / count - (sum / count).powi(2));
+        let best = kernels::reduce::argmax(Isa::best(), logits).unwrap() as u32;
+        let margin = f64::from(record.top[0].1) - f64::from(record.top[1].1);
+        self.margins.push((margin, best == record.top[0].0));
+    }
+
+    fn divergence(&self) -> f64 {
+        mean(&self.divergences)
+    }
+
+    fn rms_error(&self) -> f64 {
+        libm::sqrt(mean(&self.squares))
+    }
+
+    /// Whether the first choice is the same, at each position where the reference's is clear: more than five times
+    /// the error ahead.
+    fn clear(&self) -> Vec<bool> {
+        let least = 5.0 * self.rms_error();
+        let clear = self.margins.iter().filter(|(margin, _)| *margin > least);
+        clear.map(|(_, same)| *same).collect()
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The least share of positions that must be clear.
+///
+/// Nine in ten would need an error of 0.03 to 0.04; eight bits give 0.05 to 0.14 (`docs/COMPATIBILITY.md` has the
+/// figures, those of llama.cpp, and the experiments). So these hold what is reached.
+fn clear_at_least(name: &str) -> f64 {
+    match name {
+        "smollm2" | "gemma3" => 0.60,
+        "qwen2.5-coder-0.5b" => 0.80,
+        _ => 0.75,
+    }
+}
+
+/// What rounding activations to int8 costs, on the file as it is.
 #[test]
 fn quantised_logits_stay_close() {
     for (name, path) in models() {
         let model = load(&path, false);
-        let (mut divergence, mut squares, mut count) = (0.0, 0.0, 0usize);
-        let mut margins = Vec::new();
+        let mut distance = Distance::default();
         compare(name, &model, KvType::F16, &mut |record, logits, _| {
-            let total = engine::sampling::log_sum_exp(logits);
-            let (mut kl, mut rest) = (0.0, 1.0);
-            for &(token, expected) in &record.top {
-                let p = f64::from(expected) - record.log_sum_exp;
-                let q = f64::from(logits[token as usize]) - total;
-                kl += libm::exp(p) * (p - q);
-                rest -= libm::exp(q);
-                squares += f64::from(logits[token as usize] - expected).powi(2);
-                count += 1;
-            }
-            let p = record.rest_log_sum_exp - record.log_sum_exp;
-            kl += libm::exp(p) * (p - libm::log(rest.max(1e-30)));
-            divergence += kl;
-            let best = kernels::reduce::argmax(Isa::best(), logits).unwrap() as u32;
-            let margin = f64::from(record.top[0].1 - record.top[1].1);
-            margins.push((margin, best == record.top[0].0));
+            distance.add(record, logits);
         });
-        let rms = libm::sqrt(squares / count as f64);
-        let positions = margins.len() as f64;
-        let clear: Vec<_> = margins
-            .iter()
-            .filter(|(margin, _)| *margin > 5.0 * rms)
-            .collect();
-        let kept = margins.iter().filter(|(_, same)| *same).count() as f64 / positions;
-        let clear_share = clear.len() as f64 / positions;
-        let mean = divergence / positions;
+        let positions = distance.margins.len() as f64;
+        let kept = distance.margins.iter().filter(|(_, same)| *same).count() as f64 / positions;
+        let clear = distance.clear();
+        let share = clear.len() as f64 / positions;
+        let divergence = distance.divergence();
         eprintln!(
-            "{name}: divergence {mean:.5}, RMS error of a logit {rms:.4}, first choice kept at {:.1} %, \
+            "{name}: divergence {divergence:.5}, RMS error of a logit {:.4}, first choice kept at {:.1} %, \
              clear margins at {:.1} %",
+            distance.rms_error(),
             kept * 100.0,
-            clear_share * 100.0
+            share * 100.0
         );
         assert!(
-            clear.iter().all(|(_, same)| *same),
+            clear.iter().all(|same| *same),
             "{name}: a clear first choice changed"
         );
-        assert!(mean <= 0.02, "{name}: mean divergence {mean}");
+        assert!(
+            share >= clear_at_least(name),
+            "{name}: {share} of the choices are clear"
+        );
+        assert!(
+            divergence <= 0.005,
+            "{name}: mean divergence {divergence} over 65 classes"
+        );
     }
 }
 
@@ -265,15 +321,18 @@ struct Reference {
     perplexity: f64,
 }
 
-/// Perplexity over 5,100 tokens. 1 %: rounding activations costs a few tenths of a percent, any mistake much more.
+/// How far perplexity may be off: 0.3 %, or as far as llama.cpp's plain kernels are on the same windows.
+fn perplexity_tolerance(name: &str) -> f64 {
+    if name == "gemma3" { 0.0058 } else { 0.003 }
+}
+
+/// Perplexity over 5,100 tokens: rounding activations costs a few tenths of a percent, any mistake much more.
 #[test]
 fn perplexity_is_that_of_transformers() {
     let text = std::fs::read_to_string(fixtures().join("perplexity.json")).unwrap();
     let expected: Perplexities = serde_json::from_str(&text).unwrap();
     for (name, path) in models() {
-        let Some(expected) = expected.models.get(name) else {
-            continue;
-        };
+        let expected = &expected.models[name];
         let bytes = std::fs::read(fixtures().join(&expected.tokens)).unwrap();
         let tokens: Vec<u32> = bytes
             .as_chunks::<4>()
@@ -301,7 +360,7 @@ fn perplexity_is_that_of_transformers() {
             expected.f32.perplexity
         );
         assert!(
-            off.abs() <= 0.01,
+            off.abs() <= perplexity_tolerance(name),
             "{name}: perplexity {} is off by {off}",
             found.perplexity
         );
