@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What rounding the inputs of matmuls costs: of all, of each kind alone, in other blocks, to more bits.
 
-    python tools/oracle/rounding.py            all models (an hour on one core)
+    python tools/oracle/rounding.py            all models (half an hour on one core)
     python tools/oracle/rounding.py smollm2    just these
 
 Prints a Markdown table. Definitions as in distance.py, over the whole vocabulary for the divergence, the 64 best for
