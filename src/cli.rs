@@ -1,10 +1,12 @@
 //! The flags of every command. Doc comments here are the help texts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use engine::PREFILL_CHUNK_MAX;
 use engine::sampling::Sampling;
 use kernels::pages::KvType;
@@ -48,13 +50,22 @@ Exit status: 0 done, or nobody read on; 1 failed; 2 wrong usage, as an unknown f
 
 /// The arguments of this process. Wrong ones end it with a message, as a request for help does.
 pub(crate) fn parse() -> Cli {
-    Cli::try_parse().unwrap_or_else(|mut error| {
+    try_parse().unwrap_or_else(|mut error| {
         let command = std::env::args_os().nth(1).unwrap_or_default();
         if command == "run" || command == "tokenize" {
             hint_at_quotes(&mut error);
         }
         error.exit()
     })
+}
+
+fn try_parse() -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches()?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
+        args.model_given = matches.value_source("model") == Some(ValueSource::CommandLine);
+    }
+    Ok(cli)
 }
 
 /// A second word where one text is expected: it likely lacks its quotes.
@@ -507,6 +518,32 @@ pub(crate) struct BenchArgs {
     /// for one token and for 64; needs no model
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) kernels: bool,
+    /// Measure what this machine can do at most, and keep it, so that later rows say which share of it they use;
+    /// with --model, measure the rows instead, and before and after each sample the bound it is held against
+    #[arg(long, conflicts_with = "kernels")]
+    pub(crate) bounds: bool,
+    /// Milliseconds of each sample of a bound, 1 to 10000
+    #[arg(
+        long,
+        value_name = "MS",
+        default_value_t = 100,
+        allow_negative_numbers = true
+    )]
+    #[arg(value_parser = whole::<1, 10_000>)]
+    pub(crate) bounds_ms: u32,
+    /// Sizes of the buffers that --bounds reads, in MiB, 1 to 1048576, beside one of 1 MiB for each thread
+    #[arg(
+        long,
+        value_name = "MIB,…",
+        value_delimiter = ',',
+        default_value = "64,128,256,1024,4096",
+        allow_hyphen_values = true,
+        value_parser = whole::<1, { 1 << 20 }>
+    )]
+    pub(crate) bounds_mib: Vec<u32>,
+    /// Whether --model was given.
+    #[arg(skip)]
+    pub(crate) model_given: bool,
     /// Rows and columns of the matrix of --kernels; columns in multiples of 256
     #[arg(long, value_name = "ROWSxCOLS", default_value = "2048x4096", value_parser = parse_size)]
     pub(crate) kernel_size: (usize, usize),
@@ -520,12 +557,25 @@ impl BenchArgs {
         }
         self.threads.iter().map(|&n| n as usize).collect()
     }
+
+    /// Whether they were asked for.
+    pub(crate) fn threads_given(&self) -> bool {
+        !self.threads.is_empty()
+    }
+
+    /// How long a sample of a bound takes.
+    pub(crate) fn bounds_budget(&self) -> Duration {
+        Duration::from_millis(self.bounds_ms.into())
+    }
 }
 
 const BENCH_NOTES: &str = "\
 A prefill row runs a prompt per sequence, from nothing to the logits of its last token. A decode row \
 runs one token per sequence and step and reads the logits of each. Rates count the tokens of all \
-sequences.";
+sequences.
+
+Shares are of what --bounds measured with as many threads: of the bandwidth of memory, by the weights that a step \
+reads and in decode the keys and values; and of the multiply-adds of the instruction set, by those of matrix products.";
 
 /// `ROWSxCOLS`.
 fn parse_size(text: &str) -> Result<(usize, usize), String> {
@@ -588,8 +638,6 @@ scored. These are the windows and positions of llama.cpp's llama-perplexity, so 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+mod bounds;
 mod cli;
 mod commands;
 mod flags;

@@ -144,6 +144,11 @@ pub(crate) fn per_second(count: usize, duration: std::time::Duration) -> Option<
     (count > 0 && seconds > 0.0).then(|| thousandths(count as f64 / seconds))
 }
 
+/// A share for people; nothing where it isn't known.
+pub(crate) fn percent(share: Option<f64>) -> String {
+    share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share))
+}
+
 /// The median; nothing of nothing is 0.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();

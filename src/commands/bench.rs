@@ -2,15 +2,17 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use kernels::isa::Isa;
-use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, SPANS_MAX, Span, Step};
+use model::{Decoder, Memory, MemoryOptions, Model, OpKind, Ops, Rows, SPANS_MAX, Span, Step};
 use serde::Serialize;
 use state::SequenceId;
 
 use super::bench_profile;
+use super::bench_share::{BoundMeter, Shares};
+use crate::bounds::{self, Bounds};
 use crate::cli::BenchArgs;
 use crate::report::Usage;
 use crate::{progress, report, session};
@@ -71,6 +73,8 @@ struct Row<'a> {
     prefill_chunk: usize,
     weight_bytes: usize,
     peak_rss_bytes: Option<u64>,
+    #[serde(flatten)]
+    shares: Shares,
     #[serde(skip_serializing_if = "Option::is_none")]
     profile: Option<Vec<bench_profile::Line>>,
 }
@@ -92,6 +96,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let largest = cases.iter().map(Case::prompt_tokens).max().unwrap_or(0);
     let thread_counts = args.thread_counts();
     let most = thread_counts.iter().copied().max().unwrap_or(1);
+    let bounds = known_bounds();
     let model = session::load(&file, &session::pool(most)?)?;
     if !args.json {
         report::print(HEADER)?;
@@ -107,13 +112,36 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 case.depth,
                 report::counted(threads, "thread")
             ));
-            let samples = bench.measure(case, args.profile)?;
-            bar.suspend(|| print_row(args, &bench, case, samples))?;
+            let measured = bench.measure(case, args)?;
+            bar.suspend(|| print_row(args, &bench, &bounds, case, measured))?;
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
+    hint_at_bounds(args, isa, &bounds);
     Ok(())
+}
+
+/// The bounds that are kept of this machine; what can't be read is told, and counts as not measured.
+fn known_bounds() -> Bounds {
+    Bounds::read().unwrap_or_else(|error| {
+        report::note(&format!("no shares of bounds: {error:#}"));
+        Bounds::default()
+    })
+}
+
+/// Says how to get shares where a row could have none.
+fn hint_at_bounds(args: &BenchArgs, isa: Isa, bounds: &Bounds) {
+    if args.bounds || args.json {
+        return;
+    }
+    let mut counts = args.thread_counts().into_iter();
+    if let Some(threads) = counts.find(|&threads| bounds.peaks(threads, isa, 1.0).is_empty()) {
+        report::note(&format!(
+            "`plainchant bench --bounds --threads {threads}` measures what this machine can do; rows then say which \
+             share of it they use"
+        ));
+    }
 }
 
 /// The rows asked for, in the order of the flags.
@@ -203,13 +231,13 @@ impl Bench {
         })
     }
 
-    /// Samples of a row, in tokens per second over all sequences.
-    fn measure(&mut self, case: Case, profile: bool) -> Result<Vec<f64>> {
+    /// Measures a row, and with `--bounds` its bound before and after each sample.
+    fn measure(&mut self, case: Case, args: &BenchArgs) -> Result<Measured> {
         let Case {
-            work,
             tokens,
             depth,
             batch,
+            ..
         } = case;
         let model = Arc::clone(self.decoder.model());
         let options = MemoryOptions {
@@ -226,28 +254,84 @@ impl Bench {
             .map(|_| memory.table_mut().create())
             .collect::<Result<Vec<_>, _>>()?;
         self.fill(&mut memory, &sequences, &prompts, depth)?;
-        let mut samples = Vec::with_capacity(self.repeat);
-        // The first is to warm up.
-        for sample in 0..=self.repeat {
-            if sample == 1 {
-                self.decoder.ops().profile().restart(profile);
+        // The first is to warm up, and to count what there is to do.
+        self.decoder.ops().profile().restart(true);
+        self.sample(&mut memory, &sequences, &prompts, case)?;
+        let work = self.work_done(case);
+        let mut meter = match args.bounds {
+            true => Some(self.bound_meter(case, &work, args)?),
+            false => None,
+        };
+        self.decoder.ops().profile().restart(args.profile);
+        let mut seconds = Vec::with_capacity(self.repeat);
+        for _ in 0..self.repeat {
+            if let Some(meter) = &mut meter {
+                meter.sample(self.decoder.ops().pool());
             }
-            let elapsed = match work {
-                Work::Prefill => {
-                    let start = Instant::now();
-                    self.fill(&mut memory, &sequences, &prompts, tokens)?;
-                    start.elapsed()
-                }
-                Work::Decode => self.decode(&mut memory, &sequences, &prompts, depth)?,
-            };
-            if sample > 0 {
-                samples.push(rate(tokens * batch, elapsed));
-            }
-            for &sequence in &sequences {
-                memory.table_mut().truncate(sequence, depth)?;
+            seconds.push(self.sample(&mut memory, &sequences, &prompts, case)?);
+        }
+        if let Some(meter) = &mut meter {
+            meter.sample(self.decoder.ops().pool());
+        }
+        Ok(Measured {
+            shares: meter.map(|meter| meter.shares(&work, &seconds)),
+            seconds,
+            work,
+        })
+    }
+
+    /// Seconds that a row's work takes once; the sequences are then as before.
+    fn sample(
+        &mut self,
+        memory: &mut Memory,
+        sequences: &[SequenceId],
+        prompts: &[Vec<u32>],
+        case: Case,
+    ) -> Result<f64> {
+        let start = Instant::now();
+        match case.work {
+            Work::Prefill => self.fill(memory, sequences, prompts, case.tokens)?,
+            Work::Decode => self.decode(memory, sequences, prompts, case.depth)?,
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        for &sequence in sequences {
+            memory.table_mut().truncate(sequence, case.depth)?;
+        }
+        Ok(seconds)
+    }
+
+    /// Steps of one sample.
+    fn steps(&self, case: Case) -> usize {
+        match case.work {
+            Work::Prefill => (case.tokens * case.batch).div_ceil(self.chunk),
+            Work::Decode => case.tokens,
+        }
+    }
+
+    /// What the one sample since the profile was restarted had to do: its matrix products, and in decode the
+    /// keys and values to read.
+    fn work_done(&self, case: Case) -> bounds::Work {
+        let totals = self.decoder.ops().profile().totals(OpKind::Matmul);
+        let mut work = bounds::Work::of_products(&totals);
+        if case.work == Work::Decode {
+            let architecture = &self.decoder.model().architecture;
+            let kv_bytes = (case.depth..case.depth + case.tokens)
+                .map(|at| Memory::bytes_read_at(architecture, self.options.kv_type, at));
+            work.bytes += (case.batch * kv_bytes.sum::<usize>()) as f64;
+        }
+        work
+    }
+
+    /// What limits a row: in decode the bandwidth, for a buffer of what a step reads, in prefill the arithmetic.
+    fn bound_meter(&self, case: Case, work: &bounds::Work, args: &BenchArgs) -> Result<BoundMeter> {
+        let (ops, budget) = (self.decoder.ops(), args.bounds_budget());
+        match case.work {
+            Work::Prefill => Ok(BoundMeter::of_arithmetic(ops.isa(), work, budget)),
+            Work::Decode => {
+                let bytes = work.bytes / self.steps(case) as f64;
+                BoundMeter::of_reading(bytes, ops.pool(), budget)
             }
         }
-        Ok(samples)
     }
 
     /// Runs each sequence, in steps of at most a chunk of tokens, up to `len` positions and reads its last
@@ -297,8 +381,7 @@ impl Bench {
         sequences: &[SequenceId],
         prompts: &[Vec<u32>],
         depth: usize,
-    ) -> Result<Duration> {
-        let start = Instant::now();
+    ) -> Result<()> {
         let mut spans = [Span::tokens(SequenceId(0), 0, &[], Rows::None); SPANS_MAX];
         for position in depth..prompts[0].len() {
             for ((span, &sequence), prompt) in spans.iter_mut().zip(sequences).zip(prompts) {
@@ -311,12 +394,18 @@ impl Bench {
                 black_box(logits.values);
             })?;
         }
-        Ok(start.elapsed())
+        Ok(())
     }
 }
 
-fn rate(tokens: usize, elapsed: Duration) -> f64 {
-    report::per_second(tokens, elapsed).unwrap_or(0.0)
+/// What measuring a row gave.
+struct Measured {
+    /// Of each sample.
+    seconds: Vec<f64>,
+    /// What each sample had to do.
+    work: bounds::Work,
+    /// Where its bound was measured along with it.
+    shares: Option<Shares>,
 }
 
 /// Token ids spread over the vocabulary, the same at every call (a linear congruential generator: Knuth's
@@ -332,9 +421,15 @@ fn token_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
     ids.collect()
 }
 
-const HEADER: &str = "work     tokens  depth  batch  threads    tokens/s         min         max\n";
+const HEADER: &str = "work     tokens  depth  batch  threads    tokens/s         min         max  bandwidth  multiply-adds\n";
 
-fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> Result<()> {
+fn print_row(
+    args: &BenchArgs,
+    bench: &Bench,
+    bounds: &Bounds,
+    case: Case,
+    measured: Measured,
+) -> Result<()> {
     let Case {
         work,
         tokens,
@@ -343,50 +438,72 @@ fn print_row(args: &BenchArgs, bench: &Bench, case: Case, samples: Vec<f64>) -> 
     } = case;
     let ops = bench.decoder.ops();
     let threads = ops.pool().threads();
-    let median = report::thousandths(report::median(&samples));
-    let profile = args.profile.then(|| {
-        let steps = match work {
-            Work::Prefill => (tokens * batch).div_ceil(bench.chunk),
-            Work::Decode => tokens,
-        };
-        let samples = samples.len();
-        bench_profile::lines(ops.profile(), tokens * batch * samples, steps * samples)
-    });
-    if !args.json {
-        let least = samples
-            .iter()
-            .copied()
-            .reduce(|a, b| if b < a { b } else { a })
-            .unwrap_or(0.0);
-        let most = samples
-            .iter()
-            .copied()
-            .reduce(|a, b| if b > a { b } else { a })
-            .unwrap_or(0.0);
-        let work = work.name();
-        let below = profile.as_deref().map(bench_profile::table);
-        return report::print(&format!(
-            "{work:<8} {tokens:>6} {depth:>6} {batch:>6} {threads:>8} {median:>11.2} {least:>11.2} {most:>11.2}\n{}",
-            below.unwrap_or_default()
-        ));
-    }
+    let rate = |&seconds: &f64| match seconds > 0.0 {
+        true => report::thousandths((tokens * batch) as f64 / seconds),
+        false => 0.0,
+    };
+    let samples: Vec<f64> = measured.seconds.iter().map(rate).collect();
+    let steps = bench.steps(case);
+    let peaks = bounds.peaks(threads, ops.isa(), measured.work.bytes / steps as f64);
+    let typical = report::median(&measured.seconds);
+    let of_kept = || Shares::of_peaks(&peaks, &measured.work, typical);
     let row = Row {
         work,
         tokens,
         depth,
         batch,
         threads,
+        tokens_per_second: report::thousandths(report::median(&samples)),
+        profile: args.profile.then(|| {
+            let (tokens, steps) = (tokens * batch * samples.len(), steps * samples.len());
+            bench_profile::lines(ops.profile(), &peaks, tokens, steps)
+        }),
         samples_tokens_per_second: samples,
-        tokens_per_second: median,
         model: &args.model.model,
         isa: ops.isa().name(),
         kv: bench.options.kv_type.name(),
         prefill_chunk: bench.chunk.min(case.prompt_tokens()),
         weight_bytes: bench.decoder.model().weight_bytes(),
         peak_rss_bytes: report::peak_rss_bytes(),
-        profile,
+        shares: measured.shares.unwrap_or_else(of_kept),
     };
-    report::print_json(&row, true)
+    match args.json {
+        true => report::print_json(&row, true),
+        false => report::print(&row.text()),
+    }
+}
+
+impl Row<'_> {
+    /// As a line of the table, and what is below it.
+    fn text(&self) -> String {
+        let mut sorted = self.samples_tokens_per_second.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = |sample: Option<&f64>| sample.copied().unwrap_or(0.0);
+        let line = format!(
+            "{:<8} {:>6} {:>6} {:>6} {:>8} {:>11.2} {:>11.2} {:>11.2} {:>10} {:>14}",
+            self.work.name(),
+            self.tokens,
+            self.depth,
+            self.batch,
+            self.threads,
+            self.tokens_per_second,
+            at(sorted.first()),
+            at(sorted.last()),
+            report::percent(self.shares.bandwidth_share),
+            report::percent(self.shares.multiply_adds_share),
+        );
+        let dropped = self.shares.alternation.as_ref().map(|a| a.rounds_dropped);
+        let dropped = dropped.filter(|&n| n > 0).map_or(String::new(), |n| {
+            let rounds = report::counted(sorted.len(), "round");
+            format!("  ({n} of {rounds} dropped: the bound moved)")
+        });
+        let below = self.profile.as_deref().map(bench_profile::table);
+        format!(
+            "{}{dropped}\n{}",
+            line.trim_end(),
+            below.unwrap_or_default()
+        )
+    }
 }
 
 #[cfg(test)]

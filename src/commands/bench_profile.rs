@@ -3,6 +3,10 @@
 use model::{OpKind, OpTotals, Profile};
 use serde::Serialize;
 
+use super::bench_share::Shares;
+use crate::bounds::{Peaks, Work};
+use crate::report;
+
 /// What one kind of operation took of a row.
 #[derive(Debug, Serialize)]
 pub(crate) struct Line {
@@ -17,10 +21,13 @@ pub(crate) struct Line {
     /// Of matrix products: weights, each read counted once a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight_bytes_per_second: Option<f64>,
+    /// Of the bounds that are known.
+    #[serde(flatten)]
+    shares: Shares,
 }
 
 /// One line for each kind of operation that ran, for `tokens` tokens in `steps` steps.
-pub(crate) fn lines(profile: &Profile, tokens: usize, steps: usize) -> Vec<Line> {
+pub(crate) fn lines(profile: &Profile, peaks: &Peaks, tokens: usize, steps: usize) -> Vec<Line> {
     let all: f64 = OpKind::ALL
         .iter()
         .map(|&kind| profile.totals(kind).time.as_secs_f64())
@@ -36,6 +43,7 @@ pub(crate) fn lines(profile: &Profile, tokens: usize, steps: usize) -> Vec<Line>
             share: if all > 0.0 { seconds / all } else { 0.0 },
             multiply_adds_per_second: rate(totals.multiply_adds),
             weight_bytes_per_second: rate(totals.weight_bytes),
+            shares: Shares::of_peaks(peaks, &Work::of_products(&totals), seconds),
         })
     };
     OpKind::ALL.into_iter().filter_map(line).collect()
@@ -43,19 +51,23 @@ pub(crate) fn lines(profile: &Profile, tokens: usize, steps: usize) -> Vec<Line>
 
 /// The lines as text, indented below their row.
 pub(crate) fn table(lines: &[Line]) -> String {
-    let mut text =
-        "    operation    calls/step   µs/token   share      GB/s  G multiply-adds/s\n".to_owned();
+    let mut text = "    operation    calls/step   µs/token   share      GB/s  of bound  G multiply-adds/s  of bound\n"
+        .to_owned();
     for line in lines {
         let rate = |rate: Option<f64>| rate.map_or(String::new(), |r| format!("{:.1}", r / 1e9));
-        text += &format!(
-            "    {:<11} {:>11.1} {:>10.2} {:>6.1} % {:>9} {:>18}\n",
+        let row = format!(
+            "    {:<11} {:>11.1} {:>10.2} {:>6.1} % {:>9} {:>9} {:>18} {:>9}",
             line.operation,
             line.calls_per_step,
             line.microseconds_per_token,
             100.0 * line.share,
             rate(line.weight_bytes_per_second),
+            report::percent(line.shares.bandwidth_share),
             rate(line.multiply_adds_per_second),
+            report::percent(line.shares.multiply_adds_share),
         );
+        text += row.trim_end();
+        text += "\n";
     }
     text
 }

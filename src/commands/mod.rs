@@ -1,8 +1,10 @@
 //! The commands.
 
 mod bench;
+mod bench_bounds;
 mod bench_kernels;
 mod bench_profile;
+mod bench_share;
 mod inspect;
 mod models;
 mod perplexity;
@@ -31,6 +33,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Inspect(args) => done(inspect::run(&args)),
         Command::Tokenize(args) => done(tokenize::run(&args)),
         Command::Bench(args) if args.kernels => done(bench_kernels::run(&args)),
+        Command::Bench(args) if args.bounds && !args.model_given => done(bench_bounds::run(&args)),
         Command::Bench(args) => done(bench::run(&args)),
         Command::Perplexity(args) => done(perplexity::run(&args)),
     }

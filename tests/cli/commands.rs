@@ -6,7 +6,7 @@ use kernels::formats::Format;
 use kernels::isa::Isa;
 use serde_json::{Value, json};
 
-use crate::support::{TINY, list, run, run_with, tiny};
+use crate::support::{Outcome, TINY, list, plainchant, run, run_with, tiny};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines()
@@ -300,8 +300,17 @@ fn bench_prints_a_row_for_each_combination() {
         (seen("decode", "batch"), seen("prefill", "threads")),
         (vec![1, 3], vec![1, 2])
     );
-    let table = run(&args).success();
-    assert_eq!(table.lines().count(), rows.len() + 1);
+    let table = run(&args);
+    assert_eq!(
+        (table.code, table.stdout.lines().count()),
+        (Some(0), rows.len() + 1)
+    );
+    // Once, and not for each number of threads.
+    assert_eq!(
+        table.stderr.matches("bench --bounds").count(),
+        1,
+        "{table:?}"
+    );
     run(&[
         "bench",
         "--model",
@@ -312,6 +321,132 @@ fn bench_prints_a_row_for_each_combination() {
         "0",
     ])
     .failure(2, &["nothing"]);
+}
+
+/// What is measured with little effort.
+const QUICK: [&str; 6] = ["--bounds-ms", "1", "--bounds-mib", "2,8", "--repeat", "2"];
+
+#[test]
+fn bench_measures_bounds_and_then_knows_shares() {
+    let cache = tempfile::tempdir().unwrap();
+    let bench = |args: &[&str]| -> Outcome {
+        let mut command = plainchant(&[&["bench", "--json"], args].concat());
+        let command = command.env("PLAINCHANT_CACHE", cache.path());
+        command.output().unwrap().into()
+    };
+    let model = tiny("llama-untied");
+    let rows = [
+        "--model",
+        &model,
+        "--prefill",
+        "32",
+        "--decode",
+        "8",
+        "--repeat",
+        "2",
+    ];
+    let two = ["--threads", "2"];
+    let before = lines(&bench(&[&rows[..], &two].concat()).success());
+    assert_eq!(before.len(), 2);
+    for row in &before {
+        assert!(row.get("bandwidth_share").is_none(), "{row}");
+        assert!(row.get("multiply_adds_share").is_none(), "{row}");
+    }
+
+    let bounds =
+        lines(&bench(&[&["--bounds"], &QUICK[..], &["--threads", "1,2"]].concat()).success());
+    let pages = kernels::bounds::Pages::ALL.len();
+    let of = |name: &str| {
+        bounds
+            .iter()
+            .filter(|b| b["bound"] == name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of("barrier_nanoseconds").len(), 2);
+    assert_eq!(
+        of("integer_multiply_adds_per_second").len(),
+        2 * Isa::supported().len()
+    );
+    assert_eq!(
+        of("float_multiply_adds_per_second").len(),
+        2 * Isa::supported().len()
+    );
+    let reading = of("read_bytes_per_second");
+    assert_eq!(reading.len(), 2 * 3 * pages);
+    let sizes: Vec<u64> = reading
+        .iter()
+        .map(|b| b["bytes"].as_u64().unwrap() >> 20)
+        .collect();
+    assert!(
+        [1, 2, 8].iter().all(|size| sizes.contains(size)),
+        "{sizes:?}"
+    );
+    for bound in &bounds {
+        let samples: Vec<f64> = list(&bound["samples"]);
+        assert!(
+            samples.len() == 2 && samples.iter().all(|&s| s > 0.0),
+            "{bound}"
+        );
+        assert!(bound["median"].as_f64().unwrap() > 0.0, "{bound}");
+    }
+
+    // With as many threads as were measured, and with no other number.
+    let profiled = [&rows[..], &["--threads", "2", "--profile"]].concat();
+    for row in lines(&bench(&profiled).success()) {
+        assert!(row["bandwidth_share"].is_f64(), "{row}");
+        assert!(row["multiply_adds_share"].is_f64(), "{row}");
+        for line in row["profile"].as_array().unwrap() {
+            let is_product = line["operation"] == "matmul";
+            assert_eq!(line["bandwidth_share"].is_f64(), is_product, "{row}");
+            assert_eq!(line["multiply_adds_share"].is_f64(), is_product, "{row}");
+        }
+    }
+    for row in lines(&bench(&[&rows[..], &["--threads", "3"]].concat()).success()) {
+        assert!(row.get("bandwidth_share").is_none(), "{row}");
+    }
+
+    // What is damaged is told, and not overwritten.
+    let file = cache.path().join("bounds.json");
+    fs::write(&file, "{").unwrap();
+    bench(&[&["--bounds"], &QUICK[..]].concat())
+        .failure(1, &["bounds.json is damaged", "remove it"]);
+    let outcome = bench(&[&rows[..], &two].concat());
+    assert!(
+        outcome.code == Some(0) && outcome.stderr.contains("is damaged"),
+        "{outcome:?}"
+    );
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{");
+}
+
+#[test]
+fn bench_measures_the_bound_of_a_row_in_turn_with_it() {
+    let model = tiny("gemma3");
+    let args = [
+        "--model",
+        &model,
+        "--prefill",
+        "32",
+        "--decode",
+        "8",
+        "--threads",
+        "2",
+    ];
+    let rows =
+        lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &QUICK].concat()).success());
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        let (bound, share) = match row["work"] == "decode" {
+            true => ("read_bytes_per_second", "bandwidth_share"),
+            false => ("_multiply_adds_per_second", "multiply_adds_share"),
+        };
+        assert!(row["bound"].as_str().unwrap().ends_with(bound), "{row}");
+        let samples: Vec<f64> = list(&row["samples_bound"]);
+        assert_eq!(samples.len(), 3, "{row}");
+        let dropped = row["rounds_dropped"].as_u64().unwrap();
+        assert!(dropped <= 2, "{row}");
+        // A share of the rounds that are left, if any is.
+        assert_eq!(row[share].is_f64(), dropped < 2, "{row}");
+    }
 }
 
 #[test]

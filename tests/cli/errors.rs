@@ -29,6 +29,8 @@ fn usage_errors_end_with_2() {
         &["perplexity"],
         &["bench", "--batch", "65"],
         &["bench", "--kernels", "--kernel-size", "3x3"],
+        &["bench", "--kernels", "--bounds"],
+        &["bench", "--bounds", "--bounds-mib", "0"],
     ] {
         let message = run(args).failure(2, &[]);
         assert!(message.lines().count() > 1, "no advice in {message}");
@@ -68,6 +70,8 @@ fn whole_numbers_out_of_range_are_told_with_the_flag_and_the_range() {
         ("bench", "--batch", "-1", "1 to 64".to_owned()),
         ("bench", "--threads", "-1", "1 to 1024".to_owned()),
         ("bench", "--repeat", "-1", "1 to 1000".to_owned()),
+        ("bench", "--bounds-ms", "-1", "1 to 10000".to_owned()),
+        ("bench", "--bounds-mib", "64,-1", "1 to 1048576".to_owned()),
         ("perplexity", "--ctx", "3", format!("4 to {most}")),
         ("perplexity", "--chunks", "-1", format!("0 to {most}")),
         ("inspect", "--ctx", "-1", format!("1 to {most}")),

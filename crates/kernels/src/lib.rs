@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 pub mod attention;
+pub mod bounds;
 pub mod buffer;
 pub mod formats;
 pub mod fpenv;

@@ -1,4 +1,4 @@
-//! How many threads this process should compute with.
+//! The machine: how many threads this process should compute with, how much memory is free, which CPU it is.
 //!
 //! The kernels are bound by memory bandwidth or by the vector units, which hardware threads of one core
 //! share: so one thread per physical core, of those that the process may use, and no more than its
@@ -100,6 +100,108 @@ pub fn quota_processors(root: &Path) -> Option<f64> {
         .reduce(smaller)
 }
 
+/// Bytes of memory that this process can still take: what the system has available (`MemAvailable`), at most
+/// what is left of the limits of its control groups, by the files in `proc` and `sys/fs/cgroup` under `root`.
+/// `None`: not known.
+#[must_use]
+pub fn available_memory_bytes(root: &Path) -> Option<f64> {
+    let of_system = meminfo_available(&root.join("proc/meminfo"));
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mount = root.join("sys/fs/cgroup");
+    let of_groups = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let left = |limit: &'static str, usage: &'static str| {
+            move |group: PathBuf| Some(number(&group.join(limit))? - number(&group.join(usage))?)
+        };
+        if controllers.is_empty() {
+            let v2 = || left("memory.max", "memory.current");
+            least([
+                least_upwards(&mount, path, v2()),
+                least_upwards(&mount.join("unified"), path, v2()),
+            ])
+        } else if controllers.split(',').any(|name| name == "memory") {
+            let v1 = left("memory.limit_in_bytes", "memory.usage_in_bytes");
+            least_upwards(&mount.join("memory"), path, v1)
+        } else {
+            None
+        }
+    });
+    of_system.map(|bytes| of_groups.fold(bytes, smaller).max(0.0))
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn meminfo_available(file: &Path) -> Option<f64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+/// The number in a file; `None` also for `max`.
+fn number(file: &Path) -> Option<f64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The CPU's name for itself, with its family, model and stepping where it tells them: what speeds that were
+/// measured belong to.
+#[must_use]
+pub fn processor_name() -> String {
+    #[cfg(target_arch = "x86_64")]
+    {
+        x86_processor_name()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        cpuinfo_name(&text).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+    }
+}
+
+/// By CPUID: leaves 0x80000002 to 0x80000004 spell the name, leaf 1 has the numbers.
+#[cfg(target_arch = "x86_64")]
+fn x86_processor_name() -> String {
+    use std::arch::x86_64::{__cpuid, __get_cpuid_max};
+    const NAME: std::ops::RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
+    let mut name = "x86-64".to_owned();
+    if __get_cpuid_max(0x8000_0000).0 >= *NAME.end() {
+        let bytes: Vec<u8> = NAME
+            .map(__cpuid)
+            .flat_map(|r| [r.eax, r.ebx, r.ecx, r.edx])
+            .flat_map(u32::to_le_bytes)
+            .take_while(|&byte| byte != 0)
+            .collect();
+        let words = String::from_utf8_lossy(&bytes);
+        name = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    // Family and model have an extension each, in higher bits.
+    let eax = __cpuid(1).eax;
+    let family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+    let model = (eax >> 4 & 0xf) | (eax >> 12 & 0xf0);
+    format!(
+        "{name} (family {family}, model {model}, stepping {})",
+        eax & 0xf
+    )
+}
+
+/// The first CPU of `/proc/cpuinfo` as arm64 has it: by the numbers of implementer and part, which tell more
+/// than any name there.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn cpuinfo_name(text: &str) -> Option<String> {
+    let field = |key: &str| {
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let part = field("CPU part")?;
+    let implementer = field("CPU implementer")?;
+    Some(format!(
+        "{} (implementer {implementer}, part {part})",
+        std::env::consts::ARCH
+    ))
+}
+
 fn smaller(a: f64, b: f64) -> f64 {
     if b < a { b } else { a }
 }
@@ -133,4 +235,19 @@ fn ratio(quota: &str, period: &str) -> Option<f64> {
     let quota: f64 = quota.trim().parse().ok()?;
     let period: f64 = period.trim().parse().ok()?;
     (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_processor_has_a_name() {
+        assert!(!processor_name().trim().is_empty());
+        assert_eq!(processor_name(), processor_name());
+        let text = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n";
+        let name = cpuinfo_name(text).unwrap_or_default();
+        assert!(name.ends_with("(implementer 0x41, part 0xd40)"), "{name}");
+        assert_eq!(cpuinfo_name("processor: 0\n"), None);
+    }
 }

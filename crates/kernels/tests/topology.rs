@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kernels::topology::{allowed_processors, default_threads, physical_cores, quota_processors};
+use kernels::topology::{
+    allowed_processors, available_memory_bytes, default_threads, physical_cores, quota_processors,
+};
 
 /// A directory that stands in for the file system's root and goes away with the test.
 struct Machine(PathBuf);
@@ -129,4 +131,24 @@ fn nonsense_limits_nothing() {
             .with("sys/fs/cgroup/cpu.max", text);
         assert_eq!(quota_processors(&machine.0), None, "{text:?}");
     }
+}
+
+#[test]
+fn available_memory_is_that_of_the_system_or_of_the_tightest_group() {
+    let meminfo = "MemTotal:  200 kB\nMemAvailable:     100 kB\n";
+    let machine = |name: &str| Machine::new(name).with("proc/meminfo", meminfo);
+    assert_eq!(available_memory_bytes(&machine("free").0), Some(102_400.0));
+    assert_eq!(available_memory_bytes(&Machine::new("nothing").0), None);
+    let v2 = machine("memory-v2")
+        .with("proc/self/cgroup", "0::/a/b\n")
+        .with("sys/fs/cgroup/a/memory.max", "50000\n")
+        .with("sys/fs/cgroup/a/memory.current", "20000\n")
+        .with("sys/fs/cgroup/a/b/memory.max", "max\n")
+        .with("sys/fs/cgroup/a/b/memory.current", "10000\n");
+    assert_eq!(available_memory_bytes(&v2.0), Some(30_000.0));
+    let v1 = machine("memory-v1")
+        .with("proc/self/cgroup", "5:cpu:/x\n4:memory:/x\n")
+        .with("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "5000\n")
+        .with("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "6000\n");
+    assert_eq!(available_memory_bytes(&v1.0), Some(0.0));
 }

@@ -68,6 +68,17 @@ impl Memory {
             .sum()
     }
 
+    /// Bytes of keys and values that a token at `position` reads: those of all positions it sees, its own
+    /// included.
+    #[must_use]
+    pub fn bytes_read_at(architecture: &Architecture, kv_type: KvType, position: usize) -> usize {
+        let layers = architecture.attentions().map(|(_, attention)| {
+            let seen = (position + 1).min(attention.window.unwrap_or(usize::MAX));
+            seen * bytes_per_position(attention, kv_type)
+        });
+        layers.sum()
+    }
+
     /// The books.
     #[must_use]
     pub fn table(&self) -> &Table {
@@ -90,8 +101,7 @@ fn plan(architecture: &Architecture, kv_type: KvType) -> (Vec<LayerState>, Vec<K
             shapes.push(shape);
             shapes.len() - 1
         });
-        let values = attention.kv_heads * (attention.head_dim + attention.value_dim);
-        let bytes_per_position = values * kv_type.bytes_per_value();
+        let bytes_per_position = bytes_per_position(attention, kv_type);
         let policy: Arc<dyn Policy> = match attention.window {
             Some(positions) => Arc::new(Window { positions }),
             None => Arc::new(Full),
@@ -104,6 +114,12 @@ fn plan(architecture: &Architecture, kv_type: KvType) -> (Vec<LayerState>, Vec<K
     });
     let layers = layers.collect();
     (layers, shapes)
+}
+
+/// Bytes of the keys and values of one position in one layer.
+fn bytes_per_position(attention: &AttentionSpec, kv_type: KvType) -> usize {
+    let values = attention.kv_heads * (attention.head_dim + attention.value_dim);
+    values * kv_type.bytes_per_value()
 }
 
 fn shape_of(attention: &AttentionSpec, kv_type: KvType) -> KvShape {

@@ -216,7 +216,7 @@ impl Ops {
     fn matmul(&self, rows: usize, input: matmul::Input<'_>, products: &mut [Product<'_>]) {
         let timer = self.profile.timer(OpKind::Matmul);
         for Product { weight, .. } in &*products {
-            timer.product(rows * weight.rows() * weight.cols(), weight.bytes());
+            timer.product(rows, weight);
         }
         matmul::matmul(self.isa, &self.pool, input, products);
     }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kernels::packed::{InputKind, PackedMatrix};
+
 macro_rules! operations {
     ($($name:ident => $text:literal,)+) => {
         /// What the decoder asks of the back end.
@@ -50,6 +52,8 @@ pub struct OpTotals {
     pub time: Duration,
     /// Multiply-adds of matrix products.
     pub multiply_adds: u64,
+    /// Those of them with floats for weights.
+    pub float_multiply_adds: u64,
     /// Bytes of packed weights read, each counted once a call.
     pub weight_bytes: u64,
 }
@@ -59,6 +63,7 @@ struct Counters {
     calls: AtomicU64,
     nanoseconds: AtomicU64,
     multiply_adds: AtomicU64,
+    float_multiply_adds: AtomicU64,
     weight_bytes: AtomicU64,
 }
 
@@ -78,6 +83,7 @@ impl Profile {
                 &counters.calls,
                 &counters.nanoseconds,
                 &counters.multiply_adds,
+                &counters.float_multiply_adds,
                 &counters.weight_bytes,
             ] {
                 counter.store(0, Ordering::Relaxed);
@@ -94,6 +100,7 @@ impl Profile {
             calls: load(&counters.calls),
             time: Duration::from_nanos(load(&counters.nanoseconds)),
             multiply_adds: load(&counters.multiply_adds),
+            float_multiply_adds: load(&counters.float_multiply_adds),
             weight_bytes: load(&counters.weight_bytes),
         }
     }
@@ -113,13 +120,17 @@ pub(crate) struct Timer<'a> {
 }
 
 impl Timer<'_> {
-    /// Notes what a matrix product does.
-    pub(crate) fn product(&self, multiply_adds: usize, weight_bytes: usize) {
+    /// Notes what the product of `rows` rows with `weight` does.
+    pub(crate) fn product(&self, rows: usize, weight: &PackedMatrix) {
         if let Some((counters, _)) = self.running {
             let add =
                 |counter: &AtomicU64, n: usize| counter.fetch_add(n as u64, Ordering::Relaxed);
+            let multiply_adds = rows * weight.rows() * weight.cols();
             add(&counters.multiply_adds, multiply_adds);
-            add(&counters.weight_bytes, weight_bytes);
+            if weight.input_kind() == InputKind::Float {
+                add(&counters.float_multiply_adds, multiply_adds);
+            }
+            add(&counters.weight_bytes, weight.bytes());
         }
     }
 }
@@ -137,22 +148,39 @@ impl Drop for Timer<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use kernels::formats::Format;
+    use kernels::pool::Pool;
+
     use super::*;
+
+    /// Two rows of 32 columns.
+    fn matrix(format: Format) -> PackedMatrix {
+        let bytes = vec![0; 2 * 32 / format.block_len() * format.block_bytes()];
+        PackedMatrix::pack(format, 2, 32, &bytes, &Pool::new(1), &|_| ()).unwrap()
+    }
 
     #[test]
     fn counts_only_when_on_and_starts_over() {
+        let (float, quantized) = (matrix(Format::F32), matrix(Format::Q8_0));
         let profile = Profile::default();
         drop(profile.timer(OpKind::Rope));
         assert_eq!(profile.totals(OpKind::Rope), OpTotals::default());
         profile.restart(true);
-        profile.timer(OpKind::Matmul).product(6, 2);
-        profile.timer(OpKind::Matmul).product(1, 1);
+        profile.timer(OpKind::Matmul).product(3, &float);
+        profile.timer(OpKind::Matmul).product(1, &quantized);
         let totals = profile.totals(OpKind::Matmul);
         assert_eq!(
-            (totals.calls, totals.multiply_adds, totals.weight_bytes),
-            (2, 7, 3)
+            (
+                totals.calls,
+                totals.multiply_adds,
+                totals.float_multiply_adds
+            ),
+            (2, 4 * 2 * 32, 3 * 2 * 32)
         );
+        let bytes = float.bytes() + quantized.bytes();
+        assert_eq!(totals.weight_bytes, bytes as u64);
         assert_eq!(profile.totals(OpKind::Rope), OpTotals::default());
         profile.restart(false);
         assert_eq!(profile.totals(OpKind::Matmul), OpTotals::default());

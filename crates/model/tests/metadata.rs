@@ -4,8 +4,9 @@
 mod common;
 
 use common::fixture;
+use kernels::pages::KvType;
 use kernels::pool::Pool;
-use model::Model;
+use model::{Memory, Model};
 use weights::gguf::{Gguf, Value, writer::Writer};
 use weights::load::LoadOptions;
 
@@ -128,4 +129,24 @@ fn sizes_that_contradict_the_tensors_are_refused() {
         let error = changed("llama-untied", &[(key, Some(Value::U32(value)))]).expect_err(key);
         assert!(error.contains("tensor"), "{key}: {error}");
     }
+}
+
+#[test]
+fn a_token_reads_the_keys_and_values_that_it_sees() {
+    let read = |name: &str, position| {
+        let file = Gguf::open(fixture(&format!("{name}.gguf"))).unwrap();
+        let architecture = model::arch::read(&file).unwrap();
+        Memory::bytes_read_at(&architecture, KvType::F16, position)
+    };
+    let file = Gguf::open(fixture("llama-tied.gguf")).unwrap();
+    let architecture = model::arch::read(&file).unwrap();
+    let values = architecture
+        .attentions()
+        .map(|(_, a)| a.kv_heads * 2 * a.head_dim);
+    let of_position = 2 * values.sum::<usize>();
+    assert_eq!(read("llama-tied", 0), of_position);
+    assert_eq!(read("llama-tied", 99), 100 * of_position);
+    // Layers with a window read no more than that of it.
+    let (early, late) = (read("gemma3", 0), read("gemma3", 200));
+    assert!(early < late && late < 201 * early, "{early} {late}");
 }

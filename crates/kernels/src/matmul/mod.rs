@@ -122,7 +122,7 @@ const FAR: usize = 4096;
 
 /// Fetches what follows `address` in a stream of weights.
 #[inline(always)]
-fn prefetch_stream(address: *const u8) {
+pub(crate) fn prefetch_stream(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 CPU has the instruction, and it never faults.
     unsafe {

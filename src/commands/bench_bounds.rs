@@ -1,0 +1,212 @@
+//! `bench --bounds`: what this machine can do at most.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use indicatif::ProgressBar;
+use kernels::bounds::{
+    Access, Buffer, Numbers, Pages, barrier_nanoseconds, multiply_adds_per_second,
+    read_bytes_per_second,
+};
+use kernels::isa::Isa;
+use kernels::pool::Pool;
+use kernels::topology;
+
+use crate::bounds::{Bound, Bounds, Quantity};
+use crate::cli::BenchArgs;
+use crate::{progress, report, session};
+
+const MIB: usize = 1 << 20;
+
+/// Measures all bounds, prints each as it is done, and keeps them.
+///
+/// # Errors
+/// When there is no memory for a buffer, or the results can't be kept.
+pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    // A damaged file is better told before than after.
+    Bounds::read()?;
+    let meter = Meter {
+        args,
+        bar: progress::steps("", 0),
+    };
+    let (thread_counts, sizes) = (thread_counts(args), sizes(args));
+    let of_arithmetic = Isa::supported().len() * Numbers::ALL.len();
+    let of_reading = (sizes.len() + 1) * Pages::ALL.len();
+    let rows = thread_counts.len() * (1 + of_arithmetic + of_reading);
+    meter.bar.set_length(rows as u64);
+    if !args.json {
+        report::print(HEADER)?;
+    }
+    let mut measured = Vec::with_capacity(rows);
+    for threads in thread_counts {
+        meter.measure(&session::pool(threads)?, &sizes, &mut measured)?;
+    }
+    meter.bar.finish_and_clear();
+    Bounds::keep(&measured)
+}
+
+/// The numbers of threads asked for; else one, and all.
+fn thread_counts(args: &BenchArgs) -> Vec<usize> {
+    let mut counts = args.thread_counts();
+    if !args.threads_given() {
+        counts.insert(0, 1);
+        counts.dedup();
+    }
+    counts
+}
+
+/// Sizes of buffers asked for, in bytes, that leave at least half of the memory to others.
+fn sizes(args: &BenchArgs) -> Vec<usize> {
+    let available = topology::available_memory_bytes(Path::new("/"));
+    let asked = args.bounds_mib.iter().map(|&mib| mib as usize * MIB);
+    let (fit, too_large): (Vec<_>, Vec<_>) =
+        asked.partition(|&bytes| available.is_none_or(|available| bytes as f64 * 2.0 <= available));
+    for bytes in too_large {
+        report::note(&format!(
+            "left out a buffer of {}: it would take more than half of the {} available",
+            report::bytes(bytes as u64),
+            report::bytes(available.unwrap_or(0.0) as u64)
+        ));
+    }
+    fit
+}
+
+/// Measures and prints.
+struct Meter<'a> {
+    args: &'a BenchArgs,
+    bar: ProgressBar,
+}
+
+impl Meter<'_> {
+    /// All bounds of one number of threads.
+    fn measure(&self, pool: &Pool, sizes: &[usize], measured: &mut Vec<Bound>) -> Result<()> {
+        let budget = self.args.bounds_budget();
+        let row = |quantity: Quantity, isa: Option<Isa>, samples: Vec<f64>| {
+            bound(pool, quantity, isa, samples)
+        };
+        self.say(pool, "fork and join");
+        let samples = self.samples(|| barrier_nanoseconds(pool, budget));
+        self.done(row(Quantity::BarrierNanoseconds, None, samples), measured)?;
+        for isa in Isa::supported() {
+            for numbers in Numbers::ALL {
+                self.say(pool, &format!("multiply-adds, {isa}"));
+                let samples = self.samples(|| multiply_adds_per_second(pool, isa, numbers, budget));
+                self.done(row(numbers.into(), Some(isa), samples), measured)?;
+            }
+        }
+        // In the cache, and then from memory.
+        let own = pool.threads() * MIB;
+        for &bytes in std::iter::once(&own).chain(sizes) {
+            for &pages in Pages::ALL {
+                let size = report::bytes(bytes as u64);
+                self.say(pool, &format!("reading {size}, {} pages", pages.name()));
+                let buffer = buffer(bytes, pages, pool)?;
+                let (access, samples) = self.fastest(pool, &buffer);
+                let row = Bound {
+                    bytes: Some(buffer.bytes()),
+                    pages: Some(pages.name().to_owned()),
+                    access: Some(access.name().to_owned()),
+                    ..row(Quantity::ReadBytesPerSecond, Some(reading_isa()), samples)
+                };
+                self.done(row, measured)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn say(&self, pool: &Pool, what: &str) {
+        let threads = report::counted(pool.threads(), "thread");
+        self.bar.set_message(format!("{what}, {threads}"));
+    }
+
+    /// As many samples as asked for, after one to warm up.
+    fn samples(&self, mut sample: impl FnMut() -> f64) -> Vec<f64> {
+        sample();
+        (0..self.args.repeat).map(|_| sample()).collect()
+    }
+
+    /// The fastest way to read the buffer, with its samples: all ways in turn, so that a busy moment meets them
+    /// all.
+    fn fastest(&self, pool: &Pool, buffer: &Buffer) -> (Access, Vec<f64>) {
+        let budget = self.args.bounds_budget();
+        let read = |access| read_bytes_per_second(pool, buffer, access, reading_isa(), budget);
+        let rounds = self.args.repeat as usize;
+        let rounds: Vec<_> = (0..rounds).map(|_| Access::ALL.map(read)).collect();
+        let of_way = |way: usize| rounds.iter().map(|round| round[way]).collect::<Vec<_>>();
+        let median = |way: &usize| report::median(&of_way(*way));
+        let best = (0..Access::ALL.len()).max_by(|a, b| median(a).total_cmp(&median(b)));
+        let best = best.unwrap_or(0);
+        (Access::ALL[best], of_way(best))
+    }
+
+    fn done(&self, row: Bound, measured: &mut Vec<Bound>) -> Result<()> {
+        self.bar.suspend(|| match self.args.json {
+            true => report::print_json(&row, true),
+            false => report::print(&line(&row)),
+        })?;
+        self.bar.inc(1);
+        measured.push(row);
+        Ok(())
+    }
+}
+
+/// A row that is not of memory.
+fn bound(pool: &Pool, bound: Quantity, isa: Option<Isa>, samples: Vec<f64>) -> Bound {
+    let samples: Vec<f64> = samples.into_iter().map(report::thousandths).collect();
+    Bound {
+        bound,
+        isa: isa.map(|isa| isa.name().to_owned()),
+        threads: pool.threads(),
+        bytes: None,
+        pages: None,
+        access: None,
+        median: report::median(&samples),
+        samples,
+    }
+}
+
+/// The instruction set with the widest loads.
+pub(super) fn reading_isa() -> Isa {
+    match Isa::best() {
+        Isa::Amx => Isa::Avx512,
+        isa => isa,
+    }
+}
+
+/// A buffer to read.
+///
+/// # Errors
+/// When there is no memory for it.
+pub(super) fn buffer(bytes: usize, pages: Pages, pool: &Pool) -> Result<Buffer> {
+    Buffer::new(bytes, pages, pool).with_context(|| {
+        let size = report::bytes(bytes as u64);
+        format!("there is no memory for a buffer of {size} to read; --bounds-mib sets the sizes")
+    })
+}
+
+const HEADER: &str = "bound                  isa     threads       MiB  pages  access        median        min        max  unit\n";
+
+/// A row of the table.
+fn line(row: &Bound) -> String {
+    let (name, unit, scale) = match row.bound {
+        Quantity::ReadBytesPerSecond => ("read", "GB/s", 1e9),
+        Quantity::IntegerMultiplyAddsPerSecond => ("integer multiply-adds", "G/s", 1e9),
+        Quantity::FloatMultiplyAddsPerSecond => ("float multiply-adds", "G/s", 1e9),
+        Quantity::BarrierNanoseconds => ("fork and join", "µs", 1e3),
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let mut sorted = row.samples.clone();
+    sorted.sort_by(f64::total_cmp);
+    let at = |sample: Option<&f64>| sample.map_or(0.0, |s| s / scale);
+    let mib = row.bytes.map_or(String::new(), |b| (b / MIB).to_string());
+    format!(
+        "{name:<22} {:<7} {:>7} {mib:>9}  {:<6} {:<8} {:>11.2} {:>10.2} {:>10.2}  {unit}\n",
+        text(&row.isa),
+        row.threads,
+        text(&row.pages),
+        text(&row.access),
+        row.median / scale,
+        at(sorted.first()),
+        at(sorted.last()),
+    )
+}
