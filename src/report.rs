@@ -149,6 +149,14 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share))
 }
 
+/// The least and the greatest; of nothing, 0 and 0.
+pub(crate) fn extremes(samples: &[f64]) -> (f64, f64) {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |sample: Option<&f64>| sample.copied().unwrap_or(0.0);
+    (at(sorted.first()), at(sorted.last()))
+}
+
 /// The median; nothing of nothing is 0.
 pub(crate) fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();

@@ -476,9 +476,7 @@ fn print_row(
 impl Row<'_> {
     /// As a line of the table, and what is below it.
     fn text(&self) -> String {
-        let mut sorted = self.samples_tokens_per_second.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = |sample: Option<&f64>| sample.copied().unwrap_or(0.0);
+        let (least, most) = report::extremes(&self.samples_tokens_per_second);
         let line = format!(
             "{:<8} {:>6} {:>6} {:>6} {:>8} {:>11.2} {:>11.2} {:>11.2} {:>10} {:>14}",
             self.work.name(),
@@ -487,14 +485,14 @@ impl Row<'_> {
             self.batch,
             self.threads,
             self.tokens_per_second,
-            at(sorted.first()),
-            at(sorted.last()),
+            least,
+            most,
             report::percent(self.shares.bandwidth_share),
             report::percent(self.shares.multiply_adds_share),
         );
         let dropped = self.shares.alternation.as_ref().map(|a| a.rounds_dropped);
         let dropped = dropped.filter(|&n| n > 0).map_or(String::new(), |n| {
-            let rounds = report::counted(sorted.len(), "round");
+            let rounds = report::counted(self.samples_tokens_per_second.len(), "round");
             format!("  ({n} of {rounds} dropped: the bound moved)")
         });
         let below = self.profile.as_deref().map(bench_profile::table);

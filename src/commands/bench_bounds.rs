@@ -195,9 +195,7 @@ fn line(row: &Bound) -> String {
         Quantity::BarrierNanoseconds => ("fork and join", "µs", 1e3),
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
-    let mut sorted = row.samples.clone();
-    sorted.sort_by(f64::total_cmp);
-    let at = |sample: Option<&f64>| sample.map_or(0.0, |s| s / scale);
+    let (least, most) = report::extremes(&row.samples);
     let mib = row.bytes.map_or(String::new(), |b| (b / MIB).to_string());
     format!(
         "{name:<22} {:<7} {:>7} {mib:>9}  {:<6} {:<8} {:>11.2} {:>10.2} {:>10.2}  {unit}\n",
@@ -206,7 +204,7 @@ fn line(row: &Bound) -> String {
         text(&row.pages),
         text(&row.access),
         row.median / scale,
-        at(sorted.first()),
-        at(sorted.last()),
+        least / scale,
+        most / scale,
     )
 }

@@ -2,9 +2,10 @@
 //! that a twin that is no faster than the scalar reference can't go unseen.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
+use kernels::bounds::seconds_per_pass;
 use kernels::formats::Format;
 use kernels::isa::Isa;
 use kernels::matmul::{Input, Product, QuantizedRows, matmul};
@@ -113,7 +114,9 @@ fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, poo
         black_box(&out);
     };
     product();
-    let seconds: Vec<f64> = (0..args.repeat).map(|_| seconds_of(&mut product)).collect();
+    let seconds: Vec<f64> = (0..args.repeat)
+        .map(|_| seconds_per_pass(SAMPLE, &mut product))
+        .collect();
     let giga = |amount: usize, seconds: f64| report::thousandths(amount as f64 / seconds / 1e9);
     let typical = report::median(&seconds);
     Row {
@@ -127,20 +130,6 @@ fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, poo
         samples_gigabytes_per_second: seconds.iter().map(|&s| giga(matrix.bytes(), s)).collect(),
         gigabytes_per_second: giga(matrix.bytes(), typical),
         giga_multiply_adds_per_second: giga(rows * cols * tokens, typical),
-    }
-}
-
-/// Seconds that `work` takes, on average over at least [`SAMPLE`].
-fn seconds_of(work: &mut dyn FnMut()) -> f64 {
-    let start = Instant::now();
-    let mut count = 0.0;
-    loop {
-        work();
-        count += 1.0;
-        let elapsed = start.elapsed();
-        if elapsed >= SAMPLE {
-            return elapsed.as_secs_f64() / count;
-        }
     }
 }
 

@@ -326,6 +326,11 @@ fn bench_prints_a_row_for_each_combination() {
 /// What is measured with little effort.
 const QUICK: [&str; 6] = ["--bounds-ms", "1", "--bounds-mib", "2,8", "--repeat", "2"];
 
+/// A row of each kind.
+fn short_rows(model: &str) -> [&str; 6] {
+    ["--model", model, "--prefill", "32", "--decode", "8"]
+}
+
 #[test]
 fn bench_measures_bounds_and_then_knows_shares() {
     let cache = tempfile::tempdir().unwrap();
@@ -335,16 +340,7 @@ fn bench_measures_bounds_and_then_knows_shares() {
         command.output().unwrap().into()
     };
     let model = tiny("llama-untied");
-    let rows = [
-        "--model",
-        &model,
-        "--prefill",
-        "32",
-        "--decode",
-        "8",
-        "--repeat",
-        "2",
-    ];
+    let rows = [&short_rows(&model)[..], &["--repeat", "2"]].concat();
     let two = ["--threads", "2"];
     let before = lines(&bench(&[&rows[..], &two].concat()).success());
     assert_eq!(before.len(), 2);
@@ -421,16 +417,7 @@ fn bench_measures_bounds_and_then_knows_shares() {
 #[test]
 fn bench_measures_the_bound_of_a_row_in_turn_with_it() {
     let model = tiny("gemma3");
-    let args = [
-        "--model",
-        &model,
-        "--prefill",
-        "32",
-        "--decode",
-        "8",
-        "--threads",
-        "2",
-    ];
+    let args = [&short_rows(&model)[..], &["--threads", "2"]].concat();
     let rows =
         lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &QUICK].concat()).success());
     assert_eq!(rows.len(), 2);

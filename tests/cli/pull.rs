@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Outcome, plainchant, tiny};
+use crate::support::{Outcome, plainchant, signal, tiny};
 
 /// Says what a pip without a network or on a full disk says, or gives the one wheel that is there.
 const FAKE_PIP: &str = r#"#!/bin/sh
@@ -318,14 +318,7 @@ fn ctrl_c_ends_a_download_and_nothing_stays() {
     }
     // So that pip is running, and we are looking at how far it has come.
     std::thread::sleep(std::time::Duration::from_millis(500));
-    let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(child.id(), "INT");
     let outcome: Outcome = child.wait_with_output().unwrap().into();
     assert_eq!(
         (outcome.code, outcome.stdout.as_str()),
@@ -339,14 +332,10 @@ fn ctrl_c_ends_a_download_and_nothing_stays() {
 /// A signal to the command alone, as `kill` sends it: all that pip started ends as well.
 #[test]
 fn a_signal_ends_pip_and_what_it_started() {
-    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
         let world = World::new();
         let child = world.begin();
-        let signal = format!("-{signal}");
-        let kill = Command::new("kill")
-            .args([&signal, &child.id().to_string()])
-            .status();
-        assert!(kill.unwrap().success());
+        signal(child.id(), name);
         let outcome: Outcome = child.wait_with_output().unwrap().into();
         if code == 129 && outcome.code != Some(129) {
             // These tests were started by nohup, whose wish is honoured.

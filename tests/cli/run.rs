@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::support::{Outcome, list, plainchant, run, run_args, run_json, run_with, tiny};
+use crate::support::{Outcome, list, plainchant, run, run_args, run_json, run_with, signal, tiny};
 
 #[test]
 fn version_and_help() {
@@ -312,12 +312,7 @@ fn ctrl_c_ends_the_answer_and_keeps_what_came() {
         let mut stdout = child.stdout.take().unwrap();
         let mut text = vec![0];
         stdout.read_exact(&mut text).unwrap();
-        let pid = child.id().to_string();
-        let killed = std::process::Command::new("kill")
-            .args(["-INT", &pid])
-            .status()
-            .unwrap();
-        assert!(killed.success());
+        signal(child.id(), "INT");
         stdout.read_to_end(&mut text).unwrap();
         let outcome: Outcome = child.wait_with_output().unwrap().into();
         assert_eq!(outcome.stderr, "");

@@ -138,3 +138,11 @@ pub(crate) fn real_model(file: &str) -> Option<String> {
 pub(crate) fn list<T: serde::de::DeserializeOwned + Debug>(value: &Value) -> Vec<T> {
     serde_json::from_value(value.clone()).unwrap()
 }
+
+/// Sends a signal to a process alone.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let kill = Command::new("kill")
+        .args([&format!("-{name}"), &pid.to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+}

@@ -25,8 +25,6 @@ import numpy as np
 
 import reference
 
-TOP = 64
-RECORD = np.dtype([("ids", "<u4", TOP), ("logits", "<f4", TOP), ("lse", "<f4"), ("lse_rest", "<f4")])
 CLEAR = 5.0
 
 
@@ -84,7 +82,7 @@ def main():
     fixture = json.loads((reference.FIXTURES / f"{args.name}.json").read_text())
     if args.ids:
         args.ids.write_text(json.dumps([p["tokens"] for p in fixture["prompts"]]))
-    records = np.fromfile(reference.FIXTURES / fixture["records"], dtype=RECORD)
+    records = np.fromfile(reference.FIXTURES / fixture["records"], dtype=reference.RECORD)
     at, total = recorded(fixture)
     vocabulary = fixture["config"]["vocab"]
     found = []

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 import reference
+from reference import RECORD, TOP
 from tiny import compact
 
-TOP = 64
 LONG = 700       # tokens of the long prompt, more than gemma's window
 LONG_TAIL = 64   # how many of its last positions are recorded
 
@@ -74,14 +74,13 @@ def make(name):
     reader, kv = reference.open_gguf(path)
     tok = reference.Tokenizer(kv)
     model, config = reference.load(reader, kv)
-    record = np.dtype([("ids", "<u4", TOP), ("logits", "<f4", TOP), ("lse", "<f4"), ("lse_rest", "<f4")])
     records, entries, moved, divergence, same = [], [], [], [], 0
     for prompt, text, ids, special, first in prompts(tok):
         if tok.add_bos:
             ids = [tok.bos] + ids
         rows = reference.logits(model, ids, first)
         best, values, rest = top_of(rows)
-        out = np.empty(len(rows), dtype=record)
+        out = np.empty(len(rows), dtype=RECORD)
         out["ids"], out["logits"], out["lse"], out["lse_rest"] = best, values, reference.logsumexp(rows), rest
         entry = {"name": prompt, "text": text, "special": special, "tokens": ids, "first_position": first,
                  "first_record": sum(map(len, records))}
@@ -101,7 +100,7 @@ def make(name):
     moved, divergence = np.concatenate(moved), np.concatenate(divergence)
     description = {
         "model": path.name, "model_sha256": reference.file_sha256(path), "config": config,
-        "records": f"{name}.bin", "record_count": len(data), "record_bytes": record.itemsize, "top": TOP,
+        "records": f"{name}.bin", "record_count": len(data), "record_bytes": RECORD.itemsize, "top": TOP,
         "int8_activations": {
             "top64_logprob_mean_abs_difference": float(moved.mean()),
             "top64_logprob_max_abs_difference": float(moved.max()),

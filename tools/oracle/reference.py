@@ -35,6 +35,10 @@ MODELS = {
     "qwen2.5-coder-1.5b": "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
 }
 
+# How many of a position's best logits the fixtures hold, and how.
+TOP = 64
+RECORD = np.dtype([("ids", "<u4", TOP), ("logits", "<f4", TOP), ("lse", "<f4"), ("lse_rest", "<f4")])
+
 
 def model_path(name):
     folder = os.environ.get("PLAINCHANT_DEV_MODELS") or "~/.cache/plainchant-dev-models"

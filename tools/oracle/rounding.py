@@ -16,7 +16,6 @@ import torch
 
 import reference
 
-TOP = 64
 EXPERIMENTS = {
     "int8 in blocks of 32": {},
     "only queries, keys, values": {"only": ("q_proj", "k_proj", "v_proj")},
@@ -42,7 +41,7 @@ def main():
             for tokens, expected in zip(prompts, exact):
                 with reference.int8_activations(model, **options):
                     rounded = reference.logits(model, tokens).astype(np.float64)
-                best = np.argsort(-expected, axis=-1, kind="stable")[:, :TOP]
+                best = np.argsort(-expected, axis=-1, kind="stable")[:, :reference.TOP]
                 squares.append(np.take_along_axis(rounded - expected, best, -1).var(-1))
                 p = expected - reference.logsumexp(expected)[:, None]
                 q = rounded - reference.logsumexp(rounded)[:, None]

@@ -20,6 +20,7 @@ pub mod packed;
 pub mod pages;
 pub mod pool;
 pub mod reduce;
+mod region;
 pub mod rope;
 pub mod rows;
 pub mod topology;

@@ -75,29 +75,8 @@ pub fn physical_cores(root: &Path, processors: &[usize]) -> usize {
 /// this process is in, by the files in `proc` and `sys/fs/cgroup` under `root`. `None`: no limit.
 #[must_use]
 pub fn quota_processors(root: &Path) -> Option<f64> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mount = root.join("sys/fs/cgroup");
-    groups
-        .lines()
-        .filter_map(|line| {
-            let mut fields = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (fields.next()?, fields.next()?);
-            if controllers.is_empty() {
-                let v2 = |directory: PathBuf| quota_v2(&directory.join("cpu.max"));
-                least([
-                    least_upwards(&mount, path, v2),
-                    least_upwards(&mount.join("unified"), path, v2),
-                ])
-            } else if controllers.split(',').any(|name| name == "cpu") {
-                least([
-                    least_upwards(&mount.join("cpu"), path, quota_v1),
-                    least_upwards(&mount.join(controllers), path, quota_v1),
-                ])
-            } else {
-                None
-            }
-        })
-        .reduce(smaller)
+    let v2 = |directory: PathBuf| quota_v2(&directory.join("cpu.max"));
+    least_of_groups(root, "cpu", v2, quota_v1)
 }
 
 /// Bytes of memory that this process can still take: what the system has available (`MemAvailable`), at most
@@ -106,28 +85,16 @@ pub fn quota_processors(root: &Path) -> Option<f64> {
 #[must_use]
 pub fn available_memory_bytes(root: &Path) -> Option<f64> {
     let of_system = meminfo_available(&root.join("proc/meminfo"));
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mount = root.join("sys/fs/cgroup");
-    let of_groups = groups.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
-        let left = |limit: &'static str, usage: &'static str| {
-            move |group: PathBuf| Some(number(&group.join(limit))? - number(&group.join(usage))?)
-        };
-        if controllers.is_empty() {
-            let v2 = || left("memory.max", "memory.current");
-            least([
-                least_upwards(&mount, path, v2()),
-                least_upwards(&mount.join("unified"), path, v2()),
-            ])
-        } else if controllers.split(',').any(|name| name == "memory") {
-            let v1 = left("memory.limit_in_bytes", "memory.usage_in_bytes");
-            least_upwards(&mount.join("memory"), path, v1)
-        } else {
-            None
-        }
-    });
-    of_system.map(|bytes| of_groups.fold(bytes, smaller).max(0.0))
+    let left = |limit: &'static str, usage: &'static str| {
+        move |group: PathBuf| Some(number(&group.join(limit))? - number(&group.join(usage))?)
+    };
+    let of_groups = least_of_groups(
+        root,
+        "memory",
+        left("memory.max", "memory.current"),
+        left("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    );
+    of_system.map(|bytes| of_groups.into_iter().fold(bytes, smaller).max(0.0))
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -208,6 +175,36 @@ fn smaller(a: f64, b: f64) -> f64 {
 
 fn least(quotas: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
     quotas.into_iter().flatten().reduce(smaller)
+}
+
+/// The least limit among the control groups that this process is in and those above them, as `v2` reads it from a
+/// folder of version 2 and `v1` from one of version 1 of `controller`.
+fn least_of_groups(
+    root: &Path,
+    controller: &str,
+    v2: impl Fn(PathBuf) -> Option<f64>,
+    v1: impl Fn(PathBuf) -> Option<f64>,
+) -> Option<f64> {
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mount = root.join("sys/fs/cgroup");
+    let limits = groups.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        if controllers.is_empty() {
+            least([
+                least_upwards(&mount, path, &v2),
+                least_upwards(&mount.join("unified"), path, &v2),
+            ])
+        } else if controllers.split(',').any(|name| name == controller) {
+            least([
+                least_upwards(&mount.join(controller), path, &v1),
+                least_upwards(&mount.join(controllers), path, &v1),
+            ])
+        } else {
+            None
+        }
+    });
+    limits.reduce(smaller)
 }
 
 /// The least quota of the group `path` and of all groups above it. Inside a container the path may be

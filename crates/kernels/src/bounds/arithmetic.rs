@@ -183,6 +183,24 @@ mod x86 {
     /// Four `tdpbssd` of 16 × 16 × 64 each.
     pub(super) const OF_A_TURN_AMX: usize = 4 * 16 * 16 * 64;
 
+    /// One more product, added in 16 bits.
+    macro_rules! next_product {
+        ($narrow:literal, $other:literal) => {
+            concat!(
+                "vpmaddubsw ",
+                $other,
+                ", {a}, {b}\n",
+                "vpaddw ",
+                $narrow,
+                ", ",
+                $narrow,
+                ", ",
+                $other,
+                "\n",
+            )
+        };
+    }
+
     /// Four products in 16 bits, then in 32.
     macro_rules! four_products {
         ($sum:literal, $narrow:literal, $other:literal) => {
@@ -190,36 +208,9 @@ mod x86 {
                 "vpmaddubsw ",
                 $narrow,
                 ", {a}, {b}\n",
-                "vpmaddubsw ",
-                $other,
-                ", {a}, {b}\n",
-                "vpaddw ",
-                $narrow,
-                ", ",
-                $narrow,
-                ", ",
-                $other,
-                "\n",
-                "vpmaddubsw ",
-                $other,
-                ", {a}, {b}\n",
-                "vpaddw ",
-                $narrow,
-                ", ",
-                $narrow,
-                ", ",
-                $other,
-                "\n",
-                "vpmaddubsw ",
-                $other,
-                ", {a}, {b}\n",
-                "vpaddw ",
-                $narrow,
-                ", ",
-                $narrow,
-                ", ",
-                $other,
-                "\n",
+                next_product!($narrow, $other),
+                next_product!($narrow, $other),
+                next_product!($narrow, $other),
                 "vpmaddwd ",
                 $narrow,
                 ", ",

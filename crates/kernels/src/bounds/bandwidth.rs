@@ -1,14 +1,13 @@
 //! How fast memory is read.
 
-use std::alloc::{Layout, alloc, dealloc};
 use std::hint::black_box;
-use std::ptr::NonNull;
 use std::time::Duration;
 
 use super::seconds_per_pass;
 use crate::isa::Isa;
 use crate::matmul::prefetch_stream;
 use crate::pool::Pool;
+use crate::region::{Pages, Region};
 
 /// A cache line.
 const LINE: usize = 64;
@@ -16,46 +15,10 @@ const LINE: usize = 64;
 const LINES_AT_ONCE: usize = 4;
 /// Sizes are multiples of this: a small page.
 const GRAIN: usize = 4 << 10;
-/// The alignment of buffers: a huge page.
-const HUGE_PAGE: usize = 2 << 20;
 /// What a thread reads at once.
 const CHUNK: usize = 1 << 20;
 /// What a thread reads between two barriers where its share stays in its cache.
 const CACHED_PASS: usize = 64 << 20;
-
-/// The pages that a buffer asks the operating system for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pages {
-    /// The smallest there are, 4 KiB on most systems.
-    Small,
-    /// Of 2 MiB, as packed weights ask for; where the system has none to give they are small.
-    Huge,
-}
-
-impl Pages {
-    /// What can be asked for on this operating system.
-    pub const ALL: &'static [Self] = if cfg!(target_os = "linux") {
-        &[Self::Small, Self::Huge]
-    } else {
-        &[Self::Small]
-    };
-
-    /// What packed weights ask for on this operating system.
-    pub const OF_WEIGHTS: Self = if cfg!(target_os = "linux") {
-        Self::Huge
-    } else {
-        Self::Small
-    };
-
-    /// The name used in reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Small => "small",
-            Self::Huge => "huge",
-        }
-    }
-}
 
 /// In which order, and with what help, a thread reads its chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,36 +48,14 @@ impl Access {
 
 /// Memory to read.
 #[derive(Debug)]
-pub struct Buffer {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is plain memory, only read after it was made.
-unsafe impl Send for Buffer {}
-// SAFETY: as above.
-unsafe impl Sync for Buffer {}
+pub struct Buffer(Region);
 
 impl Buffer {
     /// At least `bytes` bytes, all of them in memory; `None` where they can't be had.
     #[must_use]
     pub fn new(bytes: usize, pages: Pages, pool: &Pool) -> Option<Self> {
         let bytes = bytes.max(1).checked_next_multiple_of(GRAIN)?;
-        let layout = Layout::from_size_align(bytes, HUGE_PAGE).ok()?;
-        // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        let buffer = Self { start, layout };
-        #[cfg(target_os = "linux")]
-        {
-            let advice = match pages {
-                Pages::Small => libc::MADV_NOHUGEPAGE,
-                Pages::Huge => libc::MADV_HUGEPAGE,
-            };
-            // SAFETY: the range is ours, begins at a page and the advice changes no contents.
-            unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) };
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = pages;
+        let buffer = Self(Region::new(bytes, pages)?);
         // A page that was never written to is the system's one page of zeros.
         pool.run(bytes.div_ceil(CHUNK), &|chunk, _worker| {
             let (address, len) = buffer.chunk(chunk);
@@ -127,21 +68,14 @@ impl Buffer {
     /// Its size.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.layout.size()
+        self.0.len()
     }
 
     /// The start and length of a chunk.
     fn chunk(&self, chunk: usize) -> (*const u8, usize) {
         let from = (chunk * CHUNK).min(self.bytes());
         let len = CHUNK.min(self.bytes() - from);
-        (self.start.as_ptr().wrapping_add(from), len)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and not freed before.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        (self.0.as_ptr().wrapping_add(from), len)
     }
 }
 
@@ -178,7 +112,7 @@ pub fn read_bytes_per_second(
         for _ in 0..rounds {
             // SAFETY: there is a share for each worker, and the instruction set was checked.
             unsafe {
-                let start = buffer.start.as_ptr().add(worker * share);
+                let start = buffer.0.as_ptr().add(worker * share);
                 read(isa, access, start, share);
             }
         }

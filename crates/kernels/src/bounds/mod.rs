@@ -10,11 +10,13 @@ mod barrier;
 use std::time::{Duration, Instant};
 
 pub use arithmetic::{Numbers, multiply_adds_per_second};
-pub use bandwidth::{Access, Buffer, Pages, read_bytes_per_second};
+pub use bandwidth::{Access, Buffer, read_bytes_per_second};
 pub use barrier::barrier_nanoseconds;
 
+pub use crate::region::Pages;
+
 /// Seconds that `pass` takes, on average over as many as fill `budget`, at least one.
-fn seconds_per_pass(budget: Duration, pass: &mut dyn FnMut()) -> f64 {
+pub fn seconds_per_pass(budget: Duration, pass: &mut dyn FnMut()) -> f64 {
     let start = Instant::now();
     let mut passes = 0.0;
     loop {

@@ -192,6 +192,12 @@ impl TileProduct<'_> {
     }
 }
 
+/// One for its dot products, or for those of each half.
+#[inline(always)]
+const fn slots_of_a_block<F: Quantized>() -> usize {
+    if F::Scales::HALVES { 2 } else { 1 }
+}
+
 /// The way through all blocks of all pairs, with tiles some blocks ahead of sums, so that both are worked on at
 /// the same time.
 struct Walk {
@@ -208,11 +214,7 @@ impl Walk {
     /// Where the dot products of the block `ahead` of the one whose turn it is are.
     #[inline(always)]
     fn dots<F: Quantized>(&self, ahead: usize) -> *mut Dots {
-        let slot = if F::Scales::HALVES {
-            (self.done + ahead) % (SLOTS / 2) * 2
-        } else {
-            (self.done + ahead) % SLOTS
-        };
+        let slot = (self.done + ahead) * slots_of_a_block::<F>() % SLOTS;
         self.ring.wrapping_add(slot)
     }
 
@@ -228,7 +230,7 @@ impl Walk {
         next: Option<Pair>,
     ) -> Sums<Avx512> {
         let rows = if ROWS == 0 { this.panel.rows } else { ROWS };
-        let ahead = if F::Scales::HALVES { SLOTS / 2 } else { SLOTS } - 1;
+        let ahead = SLOTS / slots_of_a_block::<F>() - 1;
         let next = next.filter(|next| next.panel.rows == rows && self.blocks >= ahead);
         let mut sums: Sums<Avx512> = [Avx512::splat(0.0); PANEL_ROWS];
         // SAFETY: as the caller vouches; all blocks exist, and the dots of each are stored before use.

@@ -4,14 +4,10 @@
 //! miss of the address cache walks two page tables. Most matrices of a small model are smaller than a huge
 //! page, so they lie one behind the other in common regions.
 
-use std::alloc::{Layout, alloc, dealloc};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A cache line, and the widest vector.
-const ALIGN: usize = 64;
-/// The size and alignment of a huge page.
-const HUGE_PAGE: usize = 2 << 20;
+use crate::region::{ALIGN, Pages, Region};
+
 /// The size of a common region; what is not used of it is never touched, and so takes no memory.
 const REGION: usize = 32 << 20;
 /// A block from this size on has a region of its own.
@@ -35,7 +31,7 @@ impl Storage {
     pub(crate) fn uninitialised(len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
         if !(SMALL..LARGE).contains(&len) {
-            let region = Arc::new(Region::new(len)?);
+            let region = Arc::new(Region::new(len, Pages::OF_WEIGHTS)?);
             return Some(Self {
                 region,
                 offset: 0,
@@ -45,7 +41,7 @@ impl Storage {
         let mut common = COMMON.lock().unwrap_or_else(PoisonError::into_inner);
         let (region, offset) = match common.take() {
             Some((region, used)) if used + len <= REGION => (region, used),
-            _ => (Arc::new(Region::new(REGION)?), 0),
+            _ => (Arc::new(Region::new(REGION, Pages::OF_WEIGHTS)?), 0),
         };
         *common = Some((Arc::clone(&region), offset + len));
         Some(Self {
@@ -58,7 +54,7 @@ impl Storage {
     /// Its first byte.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the block lies within the region.
-        unsafe { self.region.start.as_ptr().add(self.offset) }
+        unsafe { self.region.as_ptr().add(self.offset) }
     }
 
     /// Its size in bytes.
@@ -76,41 +72,5 @@ impl Drop for Storage {
         }) {
             *common = None;
         }
-    }
-}
-
-/// Memory from the allocator.
-#[derive(Debug)]
-struct Region {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: it is plain memory; each block of it belongs to one `Storage`.
-unsafe impl Send for Region {}
-// SAFETY: as above.
-unsafe impl Sync for Region {}
-
-impl Region {
-    fn new(len: usize) -> Option<Self> {
-        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { ALIGN };
-        let layout = Layout::from_size_align(len, align).ok()?;
-        // SAFETY: the size is not zero.
-        let start = NonNull::new(unsafe { alloc(layout) })?;
-        #[cfg(target_os = "linux")]
-        if align == HUGE_PAGE {
-            // SAFETY: the range is ours and the advice changes no contents. A refusal costs speed only.
-            unsafe {
-                libc::madvise(start.as_ptr().cast(), len, libc::MADV_HUGEPAGE);
-            }
-        }
-        Some(Self { start, layout })
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and not freed before.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }

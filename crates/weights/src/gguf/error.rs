@@ -68,9 +68,9 @@ pub enum GgufProblem {
     /// A field reaches past the end of the file.
     #[error(
         "the file is truncated or damaged: at byte {offset}, {what} needs {}, but {} of the file's {}",
-        counted(*.needed),
+        counted(*.needed, "byte"),
         still(*.left),
-        counted(*.file_bytes)
+        counted(*.file_bytes, "byte")
     )]
     Truncated {
         /// Where the field starts.
@@ -89,7 +89,7 @@ pub enum GgufProblem {
         "the file is truncated or damaged: at byte {offset}, {what} is {count}, which needs at least {needed} \
          bytes, but {} of the file's {}",
         still(*.left),
-        counted(*.file_bytes)
+        counted(*.file_bytes, "byte")
     )]
     CountTruncated {
         /// Where the count starts.
@@ -135,8 +135,8 @@ pub enum GgufProblem {
     #[error(
         "the file is truncated or damaged: the data of tensor `{name}` is {} from byte {offset} on, but the file \
          has only {}",
-        counted(*.bytes),
-        counted(*.file_bytes)
+        counted(*.bytes, "byte"),
+        counted(*.file_bytes, "byte")
     )]
     TensorOutside {
         /// The tensor.
@@ -194,8 +194,8 @@ pub enum GgufProblem {
     },
     /// A tensor that was asked for and isn't there.
     #[error(
-        "tensor `{name}` is missing (the file has {tensors} tensor{})",
-        if *.tensors == 1 { "" } else { "s" }
+        "tensor `{name}` is missing (the file has {})",
+        counted(*.tensors as u64, "tensor")
     )]
     MissingTensor {
         /// The tensor.
@@ -235,8 +235,9 @@ pub enum GgufProblem {
     },
 }
 
-fn counted(count: u64) -> String {
-    format!("{count} byte{}", if count == 1 { "" } else { "s" })
+/// A number of things, `noun` being the word for one of them.
+pub(crate) fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 fn still(count: u64) -> String {

@@ -1,5 +1,7 @@
 //! What a file that isn't GGUF looks like, in words.
 
+use super::error::counted;
+
 /// How much of a text is shown.
 const SHOWN_CHARACTERS: usize = 40;
 
@@ -42,10 +44,8 @@ pub(crate) fn describe(bytes: &[u8]) -> String {
         return (*what).into();
     }
     if b"GGUF".starts_with(bytes) {
-        let (count, plural) = (bytes.len(), if bytes.len() == 1 { "" } else { "s" });
-        return format!(
-            "only the first {count} byte{plural} of a GGUF file (a truncated download?)"
-        );
+        let first = counted(bytes.len() as u64, "byte");
+        return format!("only the first {first} of a GGUF file (a truncated download?)");
     }
     if is_safetensors(bytes) {
         return "a safetensors file".into();
