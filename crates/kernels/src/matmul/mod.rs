@@ -365,7 +365,10 @@ impl Plan {
             InputKind::Float => float::groups_at_once(self.rows),
             InputKind::Quantized => quantized_at_once(self.rows),
         };
-        groups.div_ceil(pieces.max(1)).next_multiple_of(at_once)
+        // Not so many at once that a thread would be left without any.
+        let fair = groups.div_ceil(self.threads);
+        let step = groups.div_ceil(pieces.max(1)).next_multiple_of(at_once);
+        step.min(fair)
     }
 
     /// Runs of groups into which a matrix is cut.
