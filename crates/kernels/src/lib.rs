@@ -19,6 +19,7 @@ pub mod norm;
 pub mod packed;
 pub mod pages;
 pub mod pool;
+mod prefetch;
 pub mod reduce;
 mod region;
 pub mod rope;

@@ -1,12 +1,14 @@
 //! A pool of worker threads that share out the chunks of one job at a time.
 //!
-//! Chunks are claimed one by one from a counter, so uneven cores finish together, and a worker that
-//! the operating system holds up delays only the chunk it has, never a job in which it has none. Which
-//! worker runs which chunk is left to chance: jobs must give the same result whoever does it.
+//! Each worker claims chunks one by one from a share of its own, one after the other as they lie in memory,
+//! and then from the shares of others. So uneven cores finish together, and a worker that the operating
+//! system holds up delays only the chunk it has, never a job in which it has none. Which worker runs which
+//! chunk is left to chance: jobs must give the same result whoever does it.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,13 +17,18 @@ use std::time::{Duration, Instant};
 
 use crate::fpenv;
 
+mod ahead;
+mod share;
+
+use ahead::Ahead;
+pub use ahead::Stretch;
+use share::Share;
+
 /// How long to spin before sleeping: longer than the pauses between the jobs of one forward pass.
 const SPIN: Duration = Duration::from_micros(80);
 /// How long to spin before offering the processor to others between looks: the thread that is waited
 /// for may be queued on the very same one.
 const SPIN_ALONE: Duration = Duration::from_micros(15);
-/// Stands in `Shared::unclaimed` for "no more jobs will come".
-const STOP: usize = usize::MAX;
 
 /// What a pool runs: called with the chunk's number and the worker's.
 pub type Job<'a> = dyn Fn(usize, usize) + Sync + 'a;
@@ -42,19 +49,15 @@ pub struct Pool {
 #[repr(align(128))]
 struct Padded<T>(T);
 
-/// The job that is being run, valid for whoever has claimed a chunk of it.
-#[derive(Clone, Copy)]
-struct Posted {
-    job: *const Job<'static>,
-    chunks: usize,
-}
-
 struct Shared {
-    /// Chunks of the posted job that nobody has claimed yet.
-    unclaimed: Padded<AtomicUsize>,
+    /// For each worker, the chunks of its share of the posted job that nobody has claimed yet.
+    shares: Vec<Padded<Share>>,
+    /// For each worker, the memory that it will read next, to fetch while it waits.
+    ahead: Vec<Padded<Ahead>>,
     /// Chunks of the posted job that have not been reported as done.
     unfinished: Padded<AtomicUsize>,
-    posted: UnsafeCell<Option<Posted>>,
+    /// The job that is being run, valid for whoever has claimed a chunk of it.
+    posted: UnsafeCell<Option<*const Job<'static>>>,
     /// Set when a chunk panicked; the remaining ones are then skipped.
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -77,11 +80,17 @@ unsafe impl Send for Shared {}
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
-            .field("unclaimed", &self.unclaimed.0)
+            .field("shares", &self.shares)
             .field("unfinished", &self.unfinished.0)
             .field("sleepers", &self.sleepers)
             .finish_non_exhaustive()
     }
+}
+
+/// The chunks of a job that each of so many workers begins with.
+#[must_use]
+pub(crate) fn worker_share(worker: usize, workers: usize, chunks: usize) -> Range<usize> {
+    chunks * worker / workers..chunks * (worker + 1) / workers
 }
 
 /// Nothing under the pool's locks can leave anything half done, so a poisoned one is as good as new.
@@ -96,7 +105,7 @@ impl Pool {
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        let shared = Arc::new(Shared::new(threads > processors));
+        let shared = Arc::new(Shared::new(threads.max(1), threads > processors));
         let helpers = (1..threads)
             .map_while(|worker| {
                 let shared = Arc::clone(&shared);
@@ -119,6 +128,14 @@ impl Pool {
         self.helpers.len() + 1
     }
 
+    /// Has waiting workers fetch what they will read soon: `stretches[worker]`, up to a limit. A hint: it
+    /// replaces the one before, and changes no result.
+    pub fn fetch_ahead(&self, stretches: &[Stretch]) {
+        for (ahead, stretch) in self.shared.ahead.iter().zip(stretches) {
+            ahead.0.set(*stretch);
+        }
+    }
+
     /// Calls `job(chunk, worker)` once for each chunk below `chunks` and returns when all are done.
     ///
     /// The caller is worker 0. While a job runs no two threads have the same worker number, so
@@ -131,7 +148,7 @@ impl Pool {
     /// jobs run each other can wait for each other for ever.)
     ///
     /// # Panics
-    /// With a job's own panic, after all threads have let go of the job; chunks not yet begun by then
+    /// For 2³² chunks or more; and with a job's own panic, after all threads have let go of the job; chunks not yet begun by then
     /// are skipped.
     pub fn run(&self, chunks: usize, job: &Job<'_>) {
         if let Some(worker) = Membership::of(&self.shared) {
@@ -143,6 +160,7 @@ impl Pool {
         if self.helpers.is_empty() || chunks <= 1 {
             return (0..chunks).for_each(|chunk| job(chunk, 0));
         }
+        let chunks = u32::try_from(chunks).expect("a job has fewer than 2³² chunks");
         self.shared.post(job, chunks);
         let done = self.shared.work(0);
         self.shared.report(done);
@@ -157,7 +175,9 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.unclaimed.0.store(STOP, Ordering::SeqCst);
+        for share in &self.shared.shares {
+            share.0.close();
+        }
         drop(lock(&self.shared.bed));
         self.shared.work_posted.notify_all();
         for helper in self.helpers.drain(..) {
@@ -168,9 +188,10 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn new(crowded: bool) -> Self {
+    fn new(workers: usize, crowded: bool) -> Self {
         Self {
-            unclaimed: Padded::default(),
+            shares: (0..workers).map(|_| Padded::default()).collect(),
+            ahead: (0..workers).map(|_| Padded::default()).collect(),
             unfinished: Padded::default(),
             posted: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
@@ -189,65 +210,65 @@ impl Shared {
     fn help(&self, worker: usize) {
         let _environment = fpenv::Guard::new();
         let _member = Membership::enter(self, worker);
-        while self.wait_for_work() {
+        while self.wait_for_work(worker) {
             let done = self.work(worker);
             self.report(done);
         }
     }
 
     /// Makes `job` the current one and wakes as many helpers as can be of use.
-    fn post(&self, job: &Job<'_>, chunks: usize) {
+    fn post(&self, job: &Job<'_>, chunks: u32) {
         let job: *const Job<'_> = job;
         // SAFETY: only the lifetime changes. Whoever uses the pointer has a chunk unfinished, and `run`
         // doesn't return, nor unwind, before all chunks are finished.
         let job = unsafe { std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job) };
-        // SAFETY: no chunk of the previous job is unfinished, so nobody reads this now; the store to
-        // `unclaimed` publishes it.
-        unsafe { *self.posted.get() = Some(Posted { job, chunks }) };
-        self.unfinished.0.store(chunks, Ordering::Relaxed);
-        self.unclaimed.0.store(chunks, Ordering::SeqCst);
+        // SAFETY: no chunk of the previous job is unfinished, so nobody reads this now; filling
+        // the shares publishes it.
+        unsafe { *self.posted.get() = Some(job) };
+        self.unfinished.0.store(chunks as usize, Ordering::Relaxed);
+        for (worker, share) in self.shares.iter().enumerate().rev() {
+            let part = worker_share(worker, self.shares.len(), chunks as usize);
+            share.0.fill(part.start as u32..part.end as u32);
+        }
         // Either this sees a helper that is going to sleep, or the helper sees the new chunks.
         let sleepers = self.sleepers.load(Ordering::SeqCst);
         if sleepers > 0 {
             drop(lock(&self.bed));
-            if sleepers < chunks {
-                self.work_posted.notify_all();
-            } else {
-                (1..chunks).for_each(|_| self.work_posted.notify_one());
-            }
+            // Each looks only at its own share.
+            self.work_posted.notify_all();
         }
-    }
-
-    /// Claims a chunk; gives how many were unclaimed before.
-    fn claim(&self) -> Option<usize> {
-        self.unclaimed
-            .0
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |left| {
-                (left != 0 && left != STOP).then(|| left - 1)
-            })
-            .ok()
     }
 
     /// Runs chunks until none is left to claim; returns how many it ran. All of them belong to one
     /// job, for no other can be posted before they are reported.
     fn work(&self, worker: usize) -> usize {
+        let workers = self.shares.len();
         let mut done = 0;
-        while let Some(left) = self.claim() {
-            // SAFETY: a chunk is claimed and not reported, so the job stays posted and isn't written to.
-            let posted = unsafe { *self.posted.get() };
-            if let Some(Posted { job, chunks }) = posted
-                && !self.panicked.load(Ordering::Relaxed)
-            {
-                // SAFETY: the caller keeps the job alive until all chunks are reported.
-                let job = unsafe { &*job };
-                let outcome = catch_unwind(AssertUnwindSafe(|| job(chunks - left, worker)));
-                if let Err(payload) = outcome {
-                    self.keep_panic(payload);
-                }
-            }
+        while let Some(chunk) = self.shares[worker].0.take_first() {
+            self.run_chunk(chunk, worker);
             done += 1;
         }
+        for other in (worker + 1..workers).chain(0..worker) {
+            while let Some(chunk) = self.shares[other].0.take_last() {
+                self.run_chunk(chunk, worker);
+                done += 1;
+            }
+        }
         done
+    }
+
+    /// Runs a claimed chunk, unless another one has panicked.
+    fn run_chunk(&self, chunk: u32, worker: usize) {
+        // SAFETY: a chunk is claimed and not reported, so the job stays posted and isn't written to.
+        let posted = unsafe { *self.posted.get() };
+        let Some(job) = posted.filter(|_| !self.panicked.load(Ordering::Relaxed)) else {
+            return;
+        };
+        // SAFETY: the caller of the pool keeps the job alive until all chunks are reported.
+        let job = unsafe { &*job };
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| job(chunk as usize, worker))) {
+            self.keep_panic(payload);
+        }
     }
 
     /// Reports chunks as done and wakes the caller when they were the last and it sleeps.
@@ -263,7 +284,7 @@ impl Shared {
 
     fn wait_until_done(&self) {
         let is_done = || self.unfinished.0.load(Ordering::SeqCst) == 0;
-        if self.spin_until(is_done) {
+        if self.spin_until(0, is_done) {
             return;
         }
         let mut bed = lock(&self.caller_bed);
@@ -278,9 +299,10 @@ impl Shared {
     }
 
     /// Waits for chunks to claim; false when the pool is being dropped.
-    fn wait_for_work(&self) -> bool {
-        let has_news = || self.unclaimed.0.load(Ordering::SeqCst) != 0;
-        if !self.spin_until(has_news) {
+    fn wait_for_work(&self, worker: usize) -> bool {
+        let share = &self.shares[worker].0;
+        let has_news = || share.has_news();
+        if !self.spin_until(worker, has_news) {
             let mut bed = lock(&self.bed);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             while !has_news() {
@@ -291,11 +313,12 @@ impl Shared {
             }
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
-        self.unclaimed.0.load(Ordering::SeqCst) != STOP
+        !share.is_closed()
     }
 
-    /// Waits for `condition`, at most about [`SPIN`]; tells whether it holds.
-    fn spin_until(&self, condition: impl Fn() -> bool) -> bool {
+    /// Waits for `condition`, at most about [`SPIN`], and meanwhile fetches what `worker` will read; tells
+    /// whether it holds.
+    fn spin_until(&self, worker: usize, condition: impl Fn() -> bool) -> bool {
         const BETWEEN_CLOCKS: usize = 32;
         let start = Instant::now();
         let yield_after = if self.crowded {
@@ -308,7 +331,9 @@ impl Shared {
                 if condition() {
                     return true;
                 }
-                spin_loop();
+                if !self.ahead[worker].0.fetch() {
+                    spin_loop();
+                }
             }
             let elapsed = start.elapsed();
             if elapsed > SPIN {

@@ -90,6 +90,7 @@ impl Decoder {
                 .table
                 .reserve(span.sequence, span.position + span.rows_of(self.hidden()))?;
         }
+        self.work.linear.begin();
         self.enter(step, rows);
         for layer in 0..self.model.blocks.len() {
             self.block(memory, step, layer, rows)?;
@@ -267,7 +268,7 @@ impl Decoder {
         };
         let (gate, up) = (&mut work.gate[..rows * inner], &mut work.up[..rows * inner]);
         let maps = [(&loaded.gate, &mut *gate), (&loaded.up, &mut *up)];
-        ops.linear(x, &mut work.quantized, &mut work.values, maps);
+        ops.linear(x, &mut work.linear, maps);
         let x = Activations {
             source: Source::Gated {
                 activation: spec.activation,
@@ -278,7 +279,7 @@ impl Decoder {
             cols: inner,
         };
         let maps = [(&loaded.down, &mut work.branch[..rows * spec.down.rows])];
-        ops.linear(x, &mut work.quantized, &mut work.values, maps);
+        ops.linear(x, &mut work.linear, maps);
     }
 
     /// Final norm and head for the wanted rows, [`HEAD_ROWS`] at a time.
@@ -331,7 +332,7 @@ impl Decoder {
         };
         let logits = &mut work.logits[..n * vocabulary];
         let maps = [(&model.head, &mut *logits)];
-        ops.linear(x, &mut work.quantized, &mut work.values, maps);
+        ops.linear(x, &mut work.linear, maps);
         let spec = &model.architecture.head;
         if spec.scale != 1.0 || spec.softcap.is_some() {
             ops.scale_and_cap(logits, spec.scale, spec.softcap, vocabulary);

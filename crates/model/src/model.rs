@@ -64,6 +64,16 @@ pub(crate) struct LoadedGated {
     pub(crate) down: Linear,
 }
 
+impl LoadedOperation {
+    /// The maps of its linear calls, in the order it makes them.
+    fn linear_calls(&self) -> Vec<Vec<&Linear>> {
+        match self {
+            Self::Attention(LoadedAttention { q, k, v, o, .. }) => vec![vec![q, k, v], vec![o]],
+            Self::Gated(LoadedGated { gate, up, down }) => vec![vec![gate, up], vec![down]],
+        }
+    }
+}
+
 /// Fills the table's places with a file's tensors, each read once, and keeps count.
 struct Filler<'a> {
     loader: Loader<'a>,
@@ -129,6 +139,13 @@ impl Model {
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// The maps of each linear call of a forward pass, in the order of calls.
+    pub(crate) fn linear_calls(&self) -> impl Iterator<Item = Vec<&Linear>> {
+        let branches = self.blocks.iter().flatten();
+        let calls = branches.flat_map(|branch| branch.operation.linear_calls());
+        calls.chain([vec![&self.head]])
     }
 
     /// The widest input of any linear map, which is what quantised activations need room for.

@@ -14,7 +14,7 @@ use kernels::rows::{for_each_row, for_each_row_pair};
 use kernels::{gate, norm, reduce};
 
 use crate::architecture::Activation;
-use crate::linear::Linear;
+use crate::linear::{Linear, LinearScratch};
 use crate::norm::Norm;
 use crate::profile::{OpKind, Profile};
 
@@ -28,7 +28,7 @@ pub struct Ops {
 
 /// Where the activations of a linear map come from, row by row.
 #[derive(Clone, Copy, Debug)]
-pub enum Source<'a> {
+pub(crate) enum Source<'a> {
     /// They are there.
     Values(&'a [f32]),
     /// `norm(x)`.
@@ -52,7 +52,7 @@ pub enum Source<'a> {
 impl<'a> Source<'a> {
     /// `x`, normed if there is a norm.
     #[must_use]
-    pub fn normed(norm: Option<&'a Norm>, x: &'a [f32]) -> Self {
+    pub(crate) fn normed(norm: Option<&'a Norm>, x: &'a [f32]) -> Self {
         match norm {
             Some(norm) => Self::Normed { norm, x },
             None => Self::Values(x),
@@ -62,13 +62,13 @@ impl<'a> Source<'a> {
 
 /// The activations of a linear map.
 #[derive(Clone, Copy, Debug)]
-pub struct Activations<'a> {
+pub(crate) struct Activations<'a> {
     /// `rows × cols` of them.
-    pub source: Source<'a>,
+    pub(crate) source: Source<'a>,
     /// Number of rows.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Values in a row.
-    pub cols: usize,
+    pub(crate) cols: usize,
 }
 
 impl Activations<'_> {
@@ -145,17 +145,21 @@ impl Ops {
 
     /// `out = W x + b` for maps that read the same activations.
     ///
-    /// Where all weights are quantised the activations are too, as they are made. `values` is where they go
-    /// otherwise; it must have room for them.
-    pub fn linear<const N: usize>(
+    /// Where all weights are quantised the activations are too, as they are made.
+    pub(crate) fn linear<const N: usize>(
         &self,
         x: Activations<'_>,
-        quantized: &mut QuantizedRows,
-        values: &mut [f32],
+        scratch: &mut LinearScratch,
         maps: [(&Linear, &mut [f32]); N],
     ) {
         let is = |kind| maps.iter().any(|(map, _)| map.weight.input_kind() == kind);
         let (any_quantized, any_float) = (is(InputKind::Quantized), is(InputKind::Float));
+        if let Some(next) = scratch.after_this_call(x.rows) {
+            self.pool.fetch_ahead(next);
+        }
+        let LinearScratch {
+            values, quantized, ..
+        } = scratch;
         let values = match x.source {
             Source::Values(values) => Some(values),
             _ if any_float => Some(self.materialize(x, values)),

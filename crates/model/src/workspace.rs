@@ -2,11 +2,11 @@
 
 use kernels::attention::{AttentionScratch, RowRef};
 use kernels::buffer::Buffer;
-use kernels::matmul::QuantizedRows;
 use kernels::pages::KvSlot;
 use kernels::rope::RopeStyle;
 
 use crate::architecture::{Architecture, Ffn, Mixer, Operation};
+use crate::linear::LinearScratch;
 use crate::model::Model;
 use crate::ops::Angles;
 
@@ -23,9 +23,6 @@ pub(crate) struct Workspace {
     pub(crate) stream: Buffer<f32>,
     /// rows × hidden: what a branch gives.
     pub(crate) branch: Buffer<f32>,
-    /// rows × the widest input of any map, where some weights are floats: computed activations. Those of
-    /// quantised weights never exist as a whole.
-    pub(crate) values: Buffer<f32>,
     /// rows × (heads · head_dim).
     pub(crate) q: Buffer<f32>,
     /// rows × (kv_heads · head_dim).
@@ -42,7 +39,7 @@ pub(crate) struct Workspace {
     pub(crate) logits: Buffer<f32>,
     /// HEAD_ROWS × hidden: the rows whose logits are wanted.
     pub(crate) wanted: Buffer<f32>,
-    pub(crate) quantized: QuantizedRows,
+    pub(crate) linear: LinearScratch,
     pub(crate) attention: AttentionScratch,
     /// For each rotary embedding of the architecture, the angles of the rows and which pairs turn.
     pub(crate) angles: Vec<Angles>,
@@ -80,11 +77,6 @@ impl Workspace {
             hidden: architecture.hidden,
             stream: rows(architecture.hidden),
             branch: rows(architecture.hidden),
-            values: rows(if model.has_float_maps() {
-                model.widest_input()
-            } else {
-                0
-            }),
             q: rows(widths.q),
             k: rows(widths.k),
             v: rows(widths.v),
@@ -93,7 +85,7 @@ impl Workspace {
             up: rows(widths.inner),
             logits: Buffer::zeroed(head_rows * architecture.vocabulary),
             wanted: Buffer::zeroed(head_rows * architecture.hidden),
-            quantized: QuantizedRows::with_threads(capacity, model.widest_input(), threads),
+            linear: LinearScratch::new(model, capacity, threads),
             attention,
             angles: architecture
                 .ropes

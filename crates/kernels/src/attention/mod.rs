@@ -54,6 +54,9 @@ use tile::{LONE_TILE_VECTORS, Scoring, TILE_VECTORS};
 /// The number of positions after which the running maximum and sums begin afresh.
 pub const SPLIT_POSITIONS: usize = 1024;
 
+/// Less is done by the calling thread alone; waking others, and their fetching from its cache, would cost more.
+const SHARED_MULTIPLY_ADDS: usize = 150_000;
+
 /// A query row: what it sees, and of which sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowRef {
@@ -359,14 +362,21 @@ fn compute<T: KvValue>(
         threads,
         twin.widest_tiles().0,
     );
-    pool.run(plan.tasks, &|chunk, worker| {
+    let job = |chunk: usize, worker: usize| {
         // SAFETY: `check` saw that there is memory for each of the pool's workers, and no two threads
         // have the same number at once.
         let memory = unsafe { memory.of(worker, worker_floats) };
         // Later rows see more: the longest tasks go first, so that none is left to the end.
         let task = plan.task(plan.tasks - 1 - chunk);
         Work::new(&shared, task, memory).run::<T>();
-    });
+    };
+    let seen = args.rows.iter().map(|row| (row.end - row.first) as usize);
+    let multiply_adds = seen.sum::<usize>() * args.heads * (shape.head_dim + shape.value_dim);
+    if multiply_adds < SHARED_MULTIPLY_ADDS {
+        (0..plan.tasks).for_each(|chunk| job(chunk, 0));
+    } else {
+        pool.run(plan.tasks, &job);
+    }
     if plan.tiles.iter().all(|tile| tile.partials.is_none()) {
         return;
     }

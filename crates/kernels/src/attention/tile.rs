@@ -190,12 +190,15 @@ impl<T: KvValue> VisitBlock<'_, T> {
         visible.copy_from_slice(&visit.visible[start..start + W]);
 
         let scale = visit.scoring.scale;
+        // Positions beyond what anyone sees get no scores; softmax masks them.
+        let end = visible.iter().map(|one| one.end as usize).max();
+        let parts = end.unwrap_or(0).div_ceil(LANES);
         if !is_one_register::<V>() {
-            scores::<V, T, W, 1>(q, block.keys, scale, weights);
-        } else if W <= TILE_VECTORS {
-            scores::<V, T, W, 4>(q, block.keys, scale, weights);
+            scores::<V, T, W, 1>(q, block.keys, scale, parts, weights);
+        } else if W <= TILE_VECTORS && parts > 2 {
+            scores::<V, T, W, 4>(q, block.keys, scale, parts, weights);
         } else {
-            scores::<V, T, W, 2>(q, block.keys, scale, weights);
+            scores::<V, T, W, 2>(q, block.keys, scale, parts, weights);
         }
         if let Some(cap) = visit.scoring.softcap {
             soften::<V, W>(cap, weights);
@@ -237,15 +240,16 @@ impl<T: KvValue> LaneKernel for Widen<'_, T> {
     }
 }
 
-/// `(q · k) * scale` for all 64 positions, `N` registers of them at a time.
+/// `(q · k) * scale` for the first `parts` registers of positions, `N` registers of them at a time.
 #[inline(always)]
 fn scores<V: Lanes, T: KvValue, const W: usize, const N: usize>(
     q: &[[f32; W]],
     keys: &[[T; PAGE_POSITIONS]],
     scale: f32,
+    parts: usize,
     weights: &mut Weights,
 ) {
-    for part in (0..BLOCK_LANES).step_by(N) {
+    for part in (0..parts.min(BLOCK_LANES)).step_by(N) {
         let mut sums = [[V::splat(0.0); N]; W];
         for (q, k) in q.iter().zip(keys) {
             let k = k.as_chunks::<LANES>().0;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::seconds_per_pass;
 use crate::isa::Isa;
-use crate::matmul::prefetch_stream;
 use crate::pool::Pool;
+use crate::prefetch;
 use crate::region::{Pages, Region};
 
 /// A cache line.
@@ -138,10 +138,10 @@ unsafe fn read(isa: Isa, access: Access, start: *const u8, len: usize) {
             _ => LINE,
         },
     };
-    let prefetch = access == Access::Prefetch;
+    let fetch = access == Access::Prefetch;
     // SAFETY: as the caller vouches.
     unsafe {
-        match (isa, prefetch) {
+        match (isa, fetch) {
             #[cfg(target_arch = "x86_64")]
             (Isa::Avx512 | Isa::Amx, false) => x86::read_avx512::<false>(walk),
             #[cfg(target_arch = "x86_64")]
@@ -177,7 +177,7 @@ impl Walk {
             for (place, seen) in seen.iter_mut().enumerate() {
                 let line = address.wrapping_add(place * self.stride);
                 if PREFETCH {
-                    prefetch_stream(line);
+                    prefetch::stream(line);
                 }
                 // SAFETY: as the caller vouches.
                 *seen = unsafe { seen.or_line(line) };

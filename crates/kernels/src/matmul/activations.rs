@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use super::prefetch;
 use crate::buffer::Buffer;
 use crate::formats::SUB_BLOCK;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
 use crate::pool::Pool;
+use crate::prefetch;
 
 /// Rows a kernel multiplies at a time, at most.
 pub(crate) const PANEL_ROWS: usize = 16;
@@ -111,7 +111,7 @@ impl PanelBlock {
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         for line in 0..(PANEL_ROWS * SUB_BLOCK / 64 + 2) {
-            prefetch(self.quants.wrapping_add(64 * line));
+            prefetch::near(self.quants.wrapping_add(64 * line));
         }
     }
 

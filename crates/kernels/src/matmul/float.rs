@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use super::{Outputs, prefetch_stream};
+use super::Outputs;
 use crate::formats::Float;
 use crate::lanes::Lanes;
 use crate::packed::PackedMatrix;
 use crate::packed::quants::GROUP;
+use crate::prefetch;
 
 /// Rows of activations at once, at most.
 const MAX_ROWS: usize = 8;
@@ -119,7 +120,7 @@ impl FloatProduct<'_> {
                 // SAFETY: the groups exist and have `cols` vectors of sixteen aligned values.
                 *weights = unsafe {
                     let at = start.add(g * stride + k * GROUP * F::BLOCK_BYTES);
-                    prefetch_stream(at);
+                    prefetch::stream(at);
                     F::load(at)
                 };
             }

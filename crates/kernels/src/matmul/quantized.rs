@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
+use super::Outputs;
 use super::activations::{PANEL_ROWS, Panel};
 use super::int_lanes::{IntLanes, Operands, Sums};
-use super::{FAR, Outputs, prefetch, prefetch_stream};
 use crate::formats::Quantized;
 use crate::packed::PackedMatrix;
 use crate::packed::quants::{GROUP, Quants};
 use crate::packed::scales::{FACTOR_BYTES, Scales};
+use crate::prefetch;
 
 /// Groups `groups` of `weight` times the rows of `panel`.
 pub(super) struct PanelProduct<'a> {
@@ -45,12 +46,12 @@ impl PanelProduct<'_> {
         for block in 0..self.weight.cols() / F::BLOCK_LEN {
             let factors =
                 start.wrapping_add(layout.factors + block * F::Scales::FACTORS * FACTOR_BYTES);
-            prefetch(factors.wrapping_add(FAR / 32));
+            prefetch::near(factors.wrapping_add(prefetch::FAR / 32));
             for number in block * F::SUB_BLOCKS..(block + 1) * F::SUB_BLOCKS {
                 let quants = start.wrapping_add(number * F::Quants::BYTES);
                 let small = start.wrapping_add(layout.small + number * F::Scales::SMALL * GROUP);
                 for line in 0..F::Quants::BYTES / 64 {
-                    prefetch_stream(quants.wrapping_add(64 * line));
+                    prefetch::stream(quants.wrapping_add(64 * line));
                 }
                 // SAFETY: the group holds that many blocks, laid out like this, and the panel too.
                 unsafe {

@@ -21,6 +21,7 @@ pub(crate) use value::KvValue;
 pub use write::KvSlot;
 
 use crate::lanes::LANES;
+use crate::prefetch;
 use std::fmt;
 
 /// The number of positions in a page, and in a block of attention's arithmetic.
@@ -314,6 +315,28 @@ impl PageStore {
     pub fn bytes_mut(&mut self, page: PageId) -> Result<&mut [u8], PageError> {
         let start = self.start(page)?;
         Ok(&mut self.memory.as_mut_slice()[start..start + self.page_bytes])
+    }
+
+    /// Brings the lines closer that a position will be written to, of which K's are scattered over the page.
+    ///
+    /// A hint for a step of few rows: it costs time, and changes nothing else.
+    pub fn prefetch(&self, place: KvSlot) {
+        let Ok(start) = self.start(place.page) else {
+            return;
+        };
+        let bytes = self.shape.kv_type.bytes_per_value();
+        let page = &self.memory.as_slice()[start..start + self.page_bytes];
+        let line = |value: usize| prefetch::for_write(page.as_ptr().wrapping_add(value * bytes));
+        for head in 0..self.shape.kv_heads {
+            let keys = self.head_start(head);
+            for dim in 0..self.shape.head_dim {
+                line(keys + dim * PAGE_POSITIONS + place.slot);
+            }
+            let row = keys + self.shape.key_values() + place.slot * self.shape.value_stride();
+            for value in (0..self.shape.value_dim).step_by(prefetch::LINE / bytes) {
+                line(row + value);
+            }
+        }
     }
 
     /// One position as it is kept, widened to f32: K (`kv_heads * head_dim` values) and V (`kv_heads *

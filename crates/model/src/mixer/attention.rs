@@ -53,6 +53,11 @@ pub(crate) fn run(
     (spec, norm, loaded): (&AttentionSpec, Option<&Norm>, &LoadedAttention),
 ) -> Result<(), ModelError> {
     let rows = place.rows;
+    find_slots(work, memory, place)?;
+    if let [slot] = work.slots[..] {
+        // It comes while the weights of the projections stream by.
+        memory.stores[memory.store_of[place.layer]].prefetch(slot);
+    }
     project(ops, work, (spec, norm, loaded), rows);
     write(ops, work, memory, place, spec)?;
     let layer = place.layer;
@@ -85,7 +90,7 @@ pub(crate) fn run(
         cols: spec.o.cols,
     };
     let maps = [(&loaded.o, &mut work.branch[..rows * spec.o.rows])];
-    ops.linear(x, &mut work.quantized, &mut work.values, maps);
+    ops.linear(x, &mut work.linear, maps);
     Ok(())
 }
 
@@ -105,7 +110,7 @@ fn project(
     let k = &mut work.k[..rows * spec.k.rows];
     let v = &mut work.v[..rows * spec.v.rows];
     let maps = [(&loaded.q, &mut *q), (&loaded.k, &mut *k), (&loaded.v, v)];
-    ops.linear(x, &mut work.quantized, &mut work.values, maps);
+    ops.linear(x, &mut work.linear, maps);
     if let Some(norm) = &loaded.q_norm {
         ops.norm_in_place(norm, q);
     }
@@ -117,6 +122,20 @@ fn project(
     ops.rope(style, k, spec.head_dim, spec.kv_heads, angles);
 }
 
+/// Where the keys and values of each row go.
+fn find_slots(work: &mut Workspace, memory: &Memory, place: Place<'_>) -> Result<(), ModelError> {
+    work.slots.clear();
+    for span in place.step.spans {
+        let pages = memory.table.pages(span.sequence, place.layer)?;
+        let positions = span.position..span.position + span.rows_of(work.hidden);
+        work.slots.extend(positions.map(|p| KvSlot {
+            page: pages[p / PAGE_POSITIONS],
+            slot: p % PAGE_POSITIONS,
+        }));
+    }
+    Ok(())
+}
+
 /// Keys and values to their pages.
 fn write(
     ops: &Ops,
@@ -125,16 +144,7 @@ fn write(
     place: Place<'_>,
     spec: &AttentionSpec,
 ) -> Result<(), ModelError> {
-    let Place { layer, step, rows } = place;
-    work.slots.clear();
-    for span in step.spans {
-        let pages = memory.table.pages(span.sequence, layer)?;
-        let positions = span.position..span.position + span.rows_of(work.hidden);
-        work.slots.extend(positions.map(|p| KvSlot {
-            page: pages[p / PAGE_POSITIONS],
-            slot: p % PAGE_POSITIONS,
-        }));
-    }
+    let Place { layer, rows, .. } = place;
     let store = &mut memory.stores[memory.store_of[layer]];
     let (k, v) = (&work.k[..rows * spec.k.rows], &work.v[..rows * spec.v.rows]);
     ops.write_kv(store, &work.slots, k, v).map_err(|source| {
