@@ -35,7 +35,6 @@ pub struct AttentionLimits {
 /// Where a worker's parts begin, in floats; each a multiple of sixteen.
 #[derive(Clone, Copy)]
 pub(super) struct Layout {
-    pub(super) q: usize,
     pub(super) acc: usize,
     pub(super) merged: usize,
     pub(super) keys: usize,
@@ -48,7 +47,6 @@ impl Layout {
         let stride = value_dim.checked_next_multiple_of(LANES)?;
         let acc = TASK_VECTORS.checked_mul(stride)?;
         Some(Self {
-            q: TASK_VECTORS.checked_mul(head_dim)?,
             acc,
             merged: acc,
             keys: head_dim.checked_mul(PAGE_POSITIONS)?,
@@ -58,7 +56,7 @@ impl Layout {
 
     /// The number of floats in all, with a page between one worker and the next.
     fn floats(&self) -> Option<usize> {
-        [self.q, self.acc, self.merged, self.keys, self.values]
+        [self.acc, self.merged, self.keys, self.values]
             .into_iter()
             .try_fold(1024, usize::checked_add)
     }

@@ -103,8 +103,6 @@ pub(super) struct Work<'a> {
     shared: &'a Shared<'a>,
     task: Task,
     tiling: Tiling,
-    /// Queries, per register tile `[head_dim][width]`.
-    q: &'a mut [f32],
     /// Sums of values of the present split, `[vector][value stride]`.
     acc: &'a mut [f32],
     /// Those of the splits before.
@@ -119,8 +117,7 @@ impl<'a> Work<'a> {
     /// Begins a task in a worker's own memory.
     pub(super) fn new(shared: &'a Shared<'a>, task: Task, memory: &'a mut [f32]) -> Self {
         let layout = &shared.layout;
-        let (q, rest) = memory.split_at_mut(layout.q);
-        let (acc, rest) = rest.split_at_mut(layout.acc);
+        let (acc, rest) = memory.split_at_mut(layout.acc);
         let (merged_acc, rest) = rest.split_at_mut(layout.merged);
         let (keys, rest) = rest.split_at_mut(layout.keys);
         let tiling = Tiling::new(
@@ -131,7 +128,6 @@ impl<'a> Work<'a> {
             shared,
             task,
             tiling,
-            q,
             acc,
             merged_acc,
             keys,
@@ -141,8 +137,12 @@ impl<'a> Work<'a> {
 
     /// Runs the task over pages of type `T`.
     pub(super) fn run<T: KvValue>(mut self) {
-        self.gather_queries();
         let vectors = self.vectors();
+        let mut starts = [0; TASK_VECTORS];
+        for (vector, start) in starts.iter_mut().enumerate().take(vectors) {
+            let (row, head) = self.row_and_head(vector);
+            *start = (row * self.shared.heads + head) * self.shared.store.shape().head_dim;
+        }
         let acc_len = vectors * self.shared.store.shape().value_stride();
         let mut running = [Running::START; TASK_TILES];
         let mut merged = [Stats { m: 0.0, l: 0.0 }; TASK_VECTORS];
@@ -153,7 +153,7 @@ impl<'a> Work<'a> {
             let first = (split * SPLIT_BLOCKS).max(seen_first / PAGE_POSITIONS);
             let end = ((split + 1) * SPLIT_BLOCKS).min(seen_end.div_ceil(PAGE_POSITIONS));
             for block in first..end {
-                self.visit_block::<T>(block, &mut running);
+                self.visit_block::<T>(block, &starts, &mut running);
             }
             self.end_split(split, &running, &mut merged);
         }
@@ -171,24 +171,13 @@ impl<'a> Work<'a> {
         (row, self.task.heads.start + vector % heads)
     }
 
-    /// Copies the queries into tiles, so that those of a tile lie side by side per dimension.
-    fn gather_queries(&mut self) {
-        let dim = self.shared.store.shape().head_dim;
-        for tile in 0..self.tiling.tiles {
-            let (start, width) = self.tiling.tile(tile);
-            for within in 0..width {
-                let (row, head) = self.row_and_head(start + within);
-                let source = &self.shared.q[(row * self.shared.heads + head) * dim..][..dim];
-                let places = self.q[start * dim + within..].iter_mut().step_by(width);
-                for (place, value) in places.zip(source) {
-                    *place = *value;
-                }
-            }
-        }
-    }
-
     /// Takes all query vectors over one block.
-    fn visit_block<T: KvValue>(&mut self, block: usize, running: &mut [Running; TASK_TILES]) {
+    fn visit_block<T: KvValue>(
+        &mut self,
+        block: usize,
+        starts: &[usize; TASK_VECTORS],
+        running: &mut [Running; TASK_TILES],
+    ) {
         let (shared, task) = (self.shared, &self.task);
         let heads = task.heads.len();
         let rows = &shared.rows[task.tile.first_row..][..task.tile.rows];
@@ -211,7 +200,8 @@ impl<'a> Work<'a> {
         };
         let visit = Visit {
             tiling: self.tiling,
-            q: self.q,
+            q: shared.q,
+            starts,
             visible: &seen,
             scoring: shared.scoring,
             running,

@@ -132,8 +132,9 @@ impl Tiling {
 /// Query vectors, and how far they have come.
 pub(super) struct Visit<'a> {
     pub(super) tiling: Tiling,
-    /// Per tile `[head_dim][width]`.
+    /// All queries, and where that of each query vector starts.
     pub(super) q: &'a [f32],
+    pub(super) starts: &'a [usize],
     /// Per query vector.
     pub(super) visible: &'a [Visible],
     pub(super) scoring: Scoring,
@@ -184,7 +185,8 @@ impl<T: KvValue> VisitBlock<'_, T> {
         let (visit, block) = (&mut self.visit, self.block);
         let (start, _) = visit.tiling.tile(tile);
         let (dim, stride) = (block.keys.len(), block.value_stride);
-        let (q, _) = visit.q[start * dim..][..W * dim].as_chunks::<W>();
+        let starts = &visit.starts[start..start + W];
+        let q = std::array::from_fn(|w| &visit.q[starts[w]..][..dim]);
         let acc = &mut visit.acc[start * stride..][..W * stride];
         let mut visible = [Visible::NONE; W];
         visible.copy_from_slice(&visit.visible[start..start + W]);
@@ -194,11 +196,11 @@ impl<T: KvValue> VisitBlock<'_, T> {
         let end = visible.iter().map(|one| one.end as usize).max();
         let parts = end.unwrap_or(0).div_ceil(LANES);
         if !is_one_register::<V>() {
-            scores::<V, T, W, 1>(q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 1>(&q, block.keys, scale, parts, weights);
         } else if W <= TILE_VECTORS && parts > 2 {
-            scores::<V, T, W, 4>(q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 4>(&q, block.keys, scale, parts, weights);
         } else {
-            scores::<V, T, W, 2>(q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 2>(&q, block.keys, scale, parts, weights);
         }
         if let Some(cap) = visit.scoring.softcap {
             soften::<V, W>(cap, weights);
@@ -243,22 +245,24 @@ impl<T: KvValue> LaneKernel for Widen<'_, T> {
 /// `(q · k) * scale` for the first `parts` registers of positions, `N` registers of them at a time.
 #[inline(always)]
 fn scores<V: Lanes, T: KvValue, const W: usize, const N: usize>(
-    q: &[[f32; W]],
+    q: &[&[f32]; W],
     keys: &[[T; PAGE_POSITIONS]],
     scale: f32,
     parts: usize,
     weights: &mut Weights,
 ) {
+    assert!(q.iter().all(|q| q.len() == keys.len()));
     for part in (0..parts.min(BLOCK_LANES)).step_by(N) {
         let mut sums = [[V::splat(0.0); N]; W];
-        for (q, k) in q.iter().zip(keys) {
+        for (d, k) in keys.iter().enumerate() {
             let k = k.as_chunks::<LANES>().0;
             let mut wide = [V::splat(0.0); N];
             for n in 0..N {
                 wide[n] = T::load(&k[part + n]);
             }
             for w in 0..W {
-                let q = V::splat(q[w]);
+                // SAFETY: asserted above.
+                let q = V::splat(unsafe { *q[w].get_unchecked(d) });
                 for n in 0..N {
                     sums[w][n] = q.fma(wide[n], sums[w][n]);
                 }
