@@ -4,7 +4,7 @@
 pub(crate) const LINE: usize = 64;
 
 /// How far ahead of its use a stream is fetched into the first-level cache, in bytes.
-pub(crate) const NEAR: usize = 512;
+pub(crate) const NEAR: usize = 1024;
 /// How far ahead it is fetched into the second-level cache. Each distance alone leaves a tenth of the memory's
 /// bandwidth unused: the far one hides the memory's latency, the near one the second-level cache's.
 pub(crate) const FAR: usize = 4096;

@@ -47,9 +47,14 @@ impl PanelProduct<'_> {
             let factors =
                 start.wrapping_add(layout.factors + block * F::Scales::FACTORS * FACTOR_BYTES);
             prefetch::near(factors.wrapping_add(prefetch::FAR / 32));
+            // The scales of the next group lie too far off the stream of quants to come with it.
+            prefetch::second_level(factors.wrapping_add(layout.bytes));
             for number in block * F::SUB_BLOCKS..(block + 1) * F::SUB_BLOCKS {
                 let quants = start.wrapping_add(number * F::Quants::BYTES);
                 let small = start.wrapping_add(layout.small + number * F::Scales::SMALL * GROUP);
+                if F::Scales::SMALL > 0 {
+                    prefetch::second_level(small.wrapping_add(layout.bytes));
+                }
                 for line in 0..F::Quants::BYTES / 64 {
                     prefetch::stream(quants.wrapping_add(64 * line));
                 }
