@@ -255,14 +255,14 @@ impl Bench {
             .collect::<Result<Vec<_>, _>>()?;
         self.fill(&mut memory, &sequences, &prompts, depth)?;
         // The first is to warm up, and to count what there is to do.
-        self.decoder.ops().profile().restart(true);
+        self.decoder.ops().restart_profile(true);
         self.sample(&mut memory, &sequences, &prompts, case)?;
         let work = self.work_done(case);
         let mut meter = match args.bounds {
             true => Some(self.bound_meter(case, &work, args)?),
             false => None,
         };
-        self.decoder.ops().profile().restart(args.profile);
+        self.decoder.ops().restart_profile(args.profile);
         let mut seconds = Vec::with_capacity(self.repeat);
         for _ in 0..self.repeat {
             if let Some(meter) = &mut meter {
@@ -456,7 +456,7 @@ fn print_row(
         tokens_per_second: report::thousandths(report::median(&samples)),
         profile: args.profile.then(|| {
             let (tokens, steps) = (tokens * batch * samples.len(), steps * samples.len());
-            bench_profile::lines(ops.profile(), &peaks, tokens, steps)
+            bench_profile::lines(ops, &peaks, tokens, steps)
         }),
         samples_tokens_per_second: samples,
         model: &args.model.model,

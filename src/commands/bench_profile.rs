@@ -1,11 +1,14 @@
 //! `bench --profile`: where the time of a row went, by operation.
 
-use model::{OpKind, OpTotals, Profile};
+use model::{OpKind, OpTotals, Ops};
 use serde::Serialize;
 
 use super::bench_share::Shares;
 use crate::bounds::{Peaks, Work};
 use crate::report;
+
+/// The waiting within the operations.
+const WAITING: &str = "(waiting)";
 
 /// What one kind of operation took of a row.
 #[derive(Debug, Serialize)]
@@ -27,7 +30,10 @@ pub(crate) struct Line {
 }
 
 /// One line for each kind of operation that ran, for `tokens` tokens in `steps` steps.
-pub(crate) fn lines(profile: &Profile, peaks: &Peaks, tokens: usize, steps: usize) -> Vec<Line> {
+///
+/// A last line says how much of it all the calling thread waited for others.
+pub(crate) fn lines(ops: &Ops, peaks: &Peaks, tokens: usize, steps: usize) -> Vec<Line> {
+    let profile = ops.profile();
     let all: f64 = OpKind::ALL
         .iter()
         .map(|&kind| profile.totals(kind).time.as_secs_f64())
@@ -46,7 +52,18 @@ pub(crate) fn lines(profile: &Profile, peaks: &Peaks, tokens: usize, steps: usiz
             shares: Shares::of_peaks(peaks, &Work::of_products(&totals), seconds),
         })
     };
-    OpKind::ALL.into_iter().filter_map(line).collect()
+    let waits = ops.pool().waits();
+    let waiting = (waits.jobs > 0).then(|| Line {
+        operation: WAITING,
+        calls_per_step: waits.jobs as f64 / steps.max(1) as f64,
+        microseconds_per_token: waits.time.as_secs_f64() * 1e6 / tokens.max(1) as f64,
+        share: waits.time.as_secs_f64() / all,
+        multiply_adds_per_second: None,
+        weight_bytes_per_second: None,
+        shares: Shares::default(),
+    });
+    let lines = OpKind::ALL.into_iter().filter_map(line);
+    lines.chain(waiting).collect()
 }
 
 /// The lines as text, indented below their row.

@@ -10,7 +10,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::hint::spin_loop;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -49,6 +49,23 @@ pub struct Pool {
 #[repr(align(128))]
 struct Padded<T>(T);
 
+/// How often, and for how long, callers waited for helpers to finish their last chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Jobs that were shared out.
+    pub jobs: u64,
+    /// Time in all.
+    pub time: Duration,
+}
+
+/// Counts [`Waits`] while it is on.
+#[derive(Debug, Default)]
+struct WaitCounter {
+    on: AtomicBool,
+    jobs: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
 struct Shared {
     /// For each worker, the chunks of its share of the posted job that nobody has claimed yet.
     shares: Vec<Padded<Share>>,
@@ -67,6 +84,7 @@ struct Shared {
     caller_sleeps: AtomicBool,
     caller_bed: Mutex<()>,
     work_done: Condvar,
+    waits: WaitCounter,
     /// There are more threads than processors, so that spinning keeps others from working.
     crowded: bool,
 }
@@ -128,6 +146,24 @@ impl Pool {
         self.helpers.len() + 1
     }
 
+    /// Starts over with counting how long callers wait, or stops.
+    pub fn count_waits(&self, on: bool) {
+        let waits = &self.shared.waits;
+        waits.on.store(on, Ordering::Relaxed);
+        waits.jobs.store(0, Ordering::Relaxed);
+        waits.nanoseconds.store(0, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn waits(&self) -> Waits {
+        let waits = &self.shared.waits;
+        Waits {
+            jobs: waits.jobs.load(Ordering::Relaxed),
+            time: Duration::from_nanos(waits.nanoseconds.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Has waiting workers fetch what they will read soon: `stretches[worker]`, up to a limit. A hint: it
     /// replaces the one before, and changes no result.
     pub fn fetch_ahead(&self, stretches: &[Stretch]) {
@@ -164,7 +200,7 @@ impl Pool {
         self.shared.post(job, chunks);
         let done = self.shared.work(0);
         self.shared.report(done);
-        self.shared.wait_until_done();
+        self.shared.wait_and_count();
         let panic = self.shared.take_panic();
         drop((environment, member, turn));
         if let Some(payload) = panic {
@@ -202,6 +238,7 @@ impl Shared {
             caller_sleeps: AtomicBool::new(false),
             caller_bed: Mutex::new(()),
             work_done: Condvar::new(),
+            waits: WaitCounter::default(),
             crowded,
         }
     }
@@ -280,6 +317,19 @@ impl Shared {
             drop(lock(&self.caller_bed));
             self.work_done.notify_all();
         }
+    }
+
+    fn wait_and_count(&self) {
+        if !self.waits.on.load(Ordering::Relaxed) {
+            return self.wait_until_done();
+        }
+        let start = Instant::now();
+        self.wait_until_done();
+        let nanoseconds = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waits.jobs.fetch_add(1, Ordering::Relaxed);
+        self.waits
+            .nanoseconds
+            .fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
     fn wait_until_done(&self) {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kernels::fpenv;
-use kernels::pool::Pool;
+use kernels::pool::{Pool, Waits};
 
 /// A small generator of test values (xorshift64*).
 struct Random(u64);
@@ -330,4 +330,19 @@ fn round_trip() {
             );
         }
     }
+}
+
+#[test]
+fn waits_are_counted_when_asked_for() {
+    let pool = Pool::new(2);
+    let work = || pool.run(8, &|_, _| {});
+    work();
+    assert_eq!(pool.waits(), Waits::default());
+    pool.count_waits(true);
+    work();
+    work();
+    assert_eq!(pool.waits().jobs, 2);
+    pool.count_waits(false);
+    work();
+    assert_eq!(pool.waits(), Waits::default());
 }

@@ -124,6 +124,12 @@ impl Ops {
         &self.profile
     }
 
+    /// Starts over with measuring where the time goes, or stops.
+    pub fn restart_profile(&self, on: bool) {
+        self.profile.restart(on);
+        self.pool.count_waits(on);
+    }
+
     /// Embedding rows: `out[i] = scale · table[tokens(i)]`.
     pub fn embed(&self, table: &PackedMatrix, scale: f32, tokens: &[u32], out: &mut [f32]) {
         let _timer = self.profile.timer(OpKind::Embed);

@@ -76,7 +76,7 @@ pub struct Profile {
 
 impl Profile {
     /// Starts over, counting or not.
-    pub fn restart(&self, on: bool) {
+    pub(crate) fn restart(&self, on: bool) {
         self.on.store(on, Ordering::Relaxed);
         for counters in &self.counters {
             for counter in [
