@@ -51,9 +51,9 @@ Exit status: 0 done, or nobody read on; 1 failed; 2 wrong usage, as an unknown f
 /// The arguments of this process. Wrong ones end it with a message, as a request for help does.
 pub(crate) fn parse() -> Cli {
     try_parse().unwrap_or_else(|mut error| {
-        let command = std::env::args_os().nth(1).unwrap_or_default();
-        if command == "run" || command == "tokenize" {
-            hint_at_quotes(&mut error);
+        if let Some(hint) = hint(&error) {
+            let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
+            error.insert(ContextKind::Suggested, hint);
         }
         error.exit()
     })
@@ -68,16 +68,24 @@ fn try_parse() -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
-/// A second word where one text is expected: it likely lacks its quotes.
-fn hint_at_quotes(error: &mut clap::Error) {
-    let is_word = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(word)) => !word.starts_with('-'),
-        _ => false,
-    };
-    if error.kind() == ErrorKind::UnknownArgument && is_word {
-        let hint = "put a text of several words in quotes, as in \"Why is the sky blue?\"";
-        let hint = ContextValue::StyledStrs(vec![StyledStr::from(hint)]);
-        error.insert(ContextKind::Suggested, hint);
+/// What may help where the arguments don't tell.
+fn hint(error: &clap::Error) -> Option<String> {
+    let mut arguments = std::env::args_os().skip(1);
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        // A second word where one text is expected: it likely lacks its quotes.
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(word))) => {
+            let command = arguments.next().unwrap_or_default();
+            let takes_text = command == "run" || command == "tokenize";
+            let hint = "put a text of several words in quotes, as in \"Why is the sky blue?\"";
+            (takes_text && !word.starts_with('-')).then(|| hint.to_owned())
+        }
+        (ErrorKind::InvalidUtf8, _) => {
+            let wrong = arguments.find(|argument| argument.to_str().is_none())?;
+            Some(format!(
+                "{wrong:?} is not UTF-8; reach such a file through a link with another name"
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -222,7 +230,12 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) raw: bool,
     /// The system message; the model must have a chat template.
-    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        conflicts_with = "raw",
+        allow_hyphen_values = true
+    )]
     pub(crate) system: Option<String>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -375,7 +388,12 @@ pub(crate) struct LimitArgs {
     #[arg(value_parser = whole::<1, { u32::MAX }>)]
     pub(crate) max_tokens: Option<u32>,
     /// Ends the answer where this text would begin (repeatable)
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        value_parser = NonEmptyStringValueParser::new(),
+        allow_hyphen_values = true
+    )]
     pub(crate) stop: Vec<String>,
     /// Go on when the model ends its answer
     #[arg(long)]

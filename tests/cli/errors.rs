@@ -85,6 +85,25 @@ fn whole_numbers_out_of_range_are_told_with_the_flag_and_the_range() {
 }
 
 #[test]
+fn texts_that_begin_with_a_dash_are_values() {
+    let model = tiny("qwen2");
+    for extra in [["--stop", "---"], ["--logit-bias", "1=-inf"]] {
+        let args = [&["hi", "--max-tokens", "1"][..], &extra].concat();
+        run(&run_args(&model, &args)).success();
+    }
+    run(&["run", "hi", "--stop", ""]).failure(2, &["--stop <TEXT>"]);
+}
+
+#[test]
+#[cfg(unix)]
+fn an_argument_that_is_not_utf8_is_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let wrong = std::ffi::OsStr::from_bytes(b"m\xff.gguf");
+    let outcome: Outcome = plainchant(&["inspect"]).arg(wrong).output().unwrap().into();
+    outcome.failure(2, &["m\\xFF.gguf", "is not UTF-8"]);
+}
+
+#[test]
 fn a_text_without_its_quotes_is_told_so() {
     for args in [
         &["run", "Why", "is", "the", "sky", "blue?"][..],

@@ -432,6 +432,25 @@ mod tests {
         assert!(matches!(folder(&[]), Err(SourceError::NoCacheFolder)));
     }
 
+    /// Whoever waited at the file of a lock that has ended since holds nothing.
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_goes_with_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::new(folder.path());
+        let first = cache.try_lock("m").unwrap().unwrap();
+        let (path, waiting) = cache.open_lock("m").unwrap();
+        assert!(is_at(&waiting, &path));
+        assert!(cache.try_lock("m").unwrap().is_none());
+        drop(first);
+        waiting.try_lock().unwrap();
+        assert!(!is_at(&waiting, &path));
+        let second = cache.try_lock("m").unwrap().unwrap();
+        assert!(cache.try_lock("m").unwrap().is_none());
+        drop(second);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
     #[test]
     fn versions_are_ordered_by_number() {
         let mut versions = ["1.10.0", "1.9.2", "1.9", "0.99", "1.10.0rc1"];

@@ -106,7 +106,9 @@ impl Pip {
             // far it has come, and lets leftovers be cleaned.
             .envs(["TMPDIR", "TEMP", "TMP"].map(|v| (v, &temporary)));
         let running = Running::start(&mut command).map_err(io_error("run", &self.0[0]))?;
-        let ended = running.wait(&mut || downloaded(bytes_under(folder, 4)))?;
+        // At its end pip copies the wheel from the one to the other.
+        let bytes = || bytes_under(&temporary, 3).max(bytes_under(&wheels, 0));
+        let ended = running.wait(&mut || downloaded(bytes()))?;
         if !ended.status.success() {
             return Err(self.failed(wanted, &ended));
         }
