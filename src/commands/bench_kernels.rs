@@ -58,7 +58,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 for tokens in TOKENS {
                     let tokens_shown = report::counted(tokens, "token");
                     bar.set_message(format!("{} {isa}, {tokens_shown}", format.name()));
-                    let row = measure(args, &matrix, isa, tokens, &pool);
+                    let row = measure(args, &matrix, isa, tokens, &pool)?;
                     bar.suspend(|| print_row(args, &row))?;
                     bar.inc(1);
                 }
@@ -86,12 +86,18 @@ fn matrix(format: Format, (rows, cols): (usize, usize), pool: &Pool) -> Result<P
     )?)
 }
 
-fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, pool: &Pool) -> Row {
+fn measure(
+    args: &BenchArgs,
+    matrix: &PackedMatrix,
+    isa: Isa,
+    tokens: usize,
+    pool: &Pool,
+) -> Result<Row> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let activations: Vec<f32> = (0..tokens * cols)
         .map(|i| (i % 61) as f32 / 61.0 - 0.5)
         .collect();
-    let mut quantized = QuantizedRows::with_capacity(tokens, cols);
+    let mut quantized = QuantizedRows::with_capacity(tokens, cols)?;
     quantized.quantize(isa, pool, &activations, tokens, cols);
     let mut out = vec![0.0; tokens * rows];
     let mut product = || {
@@ -119,7 +125,7 @@ fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, poo
         .collect();
     let giga = |amount: usize, seconds: f64| report::thousandths(amount as f64 / seconds / 1e9);
     let typical = report::median(&seconds);
-    Row {
+    Ok(Row {
         work: "kernel",
         format: matrix.format().name(),
         isa: isa.name(),
@@ -130,7 +136,7 @@ fn measure(args: &BenchArgs, matrix: &PackedMatrix, isa: Isa, tokens: usize, poo
         samples_gigabytes_per_second: seconds.iter().map(|&s| giga(matrix.bytes(), s)).collect(),
         gigabytes_per_second: giga(matrix.bytes(), typical),
         giga_multiply_adds_per_second: giga(rows * cols * tokens, typical),
-    }
+    })
 }
 
 fn print_row(args: &BenchArgs, row: &Row) -> Result<()> {

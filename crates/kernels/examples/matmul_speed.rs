@@ -56,7 +56,7 @@ fn best(isa: Isa, pool: &Pool, weight: &PackedMatrix, tokens: usize) -> [f64; 2]
         .map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0)
         .collect();
     let mut out = vec![0.0; tokens * weight.rows()];
-    let mut quantized = QuantizedRows::with_capacity(tokens, COLS);
+    let mut quantized = QuantizedRows::with_capacity(tokens, COLS).unwrap();
     let start = Instant::now();
     let mut best = [f64::MAX; 2];
     while start.elapsed() < BUDGET || best[1] == f64::MAX {

@@ -41,7 +41,7 @@ fn product(
         .map(|(weight, out)| Product { weight, out })
         .collect();
     let cols = weights[0].cols();
-    let mut quantized = QuantizedRows::with_capacity(tokens, cols);
+    let mut quantized = QuantizedRows::with_capacity(tokens, cols).unwrap();
     let input = match weights[0].input_kind() {
         InputKind::Float => Input::Float { x, rows: tokens },
         InputKind::Quantized => {
@@ -304,7 +304,7 @@ fn quantised_rows_can_be_reused() {
     let pool = Pool::new(2);
     let src = random_weights(Format::Q4_K, 40, 512, &mut random, Scales::Usual);
     let packed = pack(Format::Q4_K, 40, 512, &src, &pool);
-    let mut rows = QuantizedRows::with_capacity(40, 512);
+    let mut rows = QuantizedRows::with_capacity(40, 512).unwrap();
     for (tokens, cols) in [(40, 512), (3, 512), (17, 256), (1, 512), (40, 512)] {
         let x = random.vector(tokens * cols, 1.0);
         rows.quantize(Isa::best(), &pool, &x, tokens, cols);

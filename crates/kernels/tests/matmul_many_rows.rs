@@ -20,7 +20,7 @@ fn quantised_formats() -> impl Iterator<Item = Format> {
 }
 
 fn product(isa: Isa, pool: &Pool, weight: &PackedMatrix, x: &[f32], tokens: usize) -> Vec<u32> {
-    let mut quantized = QuantizedRows::with_capacity(tokens, weight.cols());
+    let mut quantized = QuantizedRows::with_capacity(tokens, weight.cols()).unwrap();
     quantized.quantize(isa, pool, x, tokens, weight.cols());
     let mut out = vec![f32::NAN; tokens * weight.rows()];
     let products = &mut [Product {

@@ -45,7 +45,7 @@ impl Decoder {
         context: usize,
     ) -> Result<Self, ModelError> {
         let scratch = mixer::attention::scratch(&model.architecture, &ops, capacity, context)?;
-        let work = Workspace::new(&model, capacity, ops.pool().threads(), scratch);
+        let work = Workspace::new(&model, capacity, ops.pool().threads(), scratch)?;
         Ok(Self { model, ops, work })
     }
 

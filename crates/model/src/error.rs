@@ -1,6 +1,7 @@
 //! What can go wrong when a model is loaded or run.
 
 use kernels::attention::AttentionError;
+use kernels::buffer::OutOfMemory;
 use kernels::pages::PageError;
 use state::StateError;
 use weights::gguf::GgufError;
@@ -108,6 +109,9 @@ pub enum ModelError {
     /// State can't be had.
     #[error(transparent)]
     State(#[from] StateError),
+    /// Memory for activations can't be had.
+    #[error(transparent)]
+    Activations(#[from] OutOfMemory),
     /// Memory for pages can't be had.
     #[error(transparent)]
     Page(#[from] PageError),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::buffer::Buffer;
+use kernels::buffer::{Buffer, OutOfMemory};
 use kernels::matmul::{QuantizedRows, openings};
 use kernels::packed::PackedMatrix;
 use kernels::pool::Stretch;
@@ -38,16 +38,19 @@ pub(crate) struct LinearScratch {
 
 impl LinearScratch {
     /// For passes of at most `capacity` rows with so many threads.
-    pub(crate) fn new(model: &Model, capacity: usize, threads: usize) -> Self {
+    ///
+    /// # Errors
+    /// When the memory can't be had.
+    pub(crate) fn new(model: &Model, capacity: usize, threads: usize) -> Result<Self, OutOfMemory> {
         let width = model.widest_input();
         let values = if model.has_float_maps() {
-            capacity * width
+            capacity.saturating_mul(width)
         } else {
             0
         };
-        Self {
-            values: Buffer::zeroed(values),
-            quantized: QuantizedRows::with_threads(capacity, width, threads),
+        Ok(Self {
+            values: Buffer::zeroed(values)?,
+            quantized: QuantizedRows::with_threads(capacity, width, threads)?,
             openings: model
                 .linear_calls()
                 .map(|maps| {
@@ -56,7 +59,7 @@ impl LinearScratch {
                 })
                 .collect(),
             calls: 0,
-        }
+        })
     }
 
     /// A forward pass begins.

@@ -1,7 +1,7 @@
 //! The buffers of a forward pass, made once.
 
 use kernels::attention::{AttentionScratch, RowRef};
-use kernels::buffer::Buffer;
+use kernels::buffer::{Buffer, OutOfMemory};
 use kernels::pages::KvSlot;
 use kernels::rope::RopeStyle;
 
@@ -67,25 +67,25 @@ impl Workspace {
         capacity: usize,
         threads: usize,
         attention: AttentionScratch,
-    ) -> Self {
+    ) -> Result<Self, OutOfMemory> {
         let architecture = &model.architecture;
         let widths = widths(architecture);
-        let rows = |width: usize| Buffer::zeroed(capacity * width);
+        let rows = |width: usize| Buffer::zeroed(capacity.saturating_mul(width));
         let head_rows = HEAD_ROWS.min(capacity);
-        Self {
+        Ok(Self {
             capacity,
             hidden: architecture.hidden,
-            stream: rows(architecture.hidden),
-            branch: rows(architecture.hidden),
-            q: rows(widths.q),
-            k: rows(widths.k),
-            v: rows(widths.v),
-            mixed: rows(widths.mixed),
-            gate: rows(widths.inner),
-            up: rows(widths.inner),
-            logits: Buffer::zeroed(head_rows * architecture.vocabulary),
-            wanted: Buffer::zeroed(head_rows * architecture.hidden),
-            linear: LinearScratch::new(model, capacity, threads),
+            stream: rows(architecture.hidden)?,
+            branch: rows(architecture.hidden)?,
+            q: rows(widths.q)?,
+            k: rows(widths.k)?,
+            v: rows(widths.v)?,
+            mixed: rows(widths.mixed)?,
+            gate: rows(widths.inner)?,
+            up: rows(widths.inner)?,
+            logits: Buffer::zeroed(head_rows * architecture.vocabulary)?,
+            wanted: Buffer::zeroed(head_rows * architecture.hidden)?,
+            linear: LinearScratch::new(model, capacity, threads)?,
             attention,
             angles: architecture
                 .ropes
@@ -96,7 +96,7 @@ impl Workspace {
             positions: Vec::with_capacity(capacity),
             row_refs: Vec::with_capacity(capacity),
             slots: Vec::with_capacity(capacity),
-        }
+        })
     }
 }
 

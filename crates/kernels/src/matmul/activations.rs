@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, OutOfMemory};
 use crate::formats::SUB_BLOCK;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
@@ -171,25 +171,32 @@ pub(super) fn row_bytes(cols: usize) -> usize {
 
 impl QuantizedRows {
     /// Room for `max_rows` rows of `max_cols` columns.
-    #[must_use]
-    pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
-        let words = max_rows * max_cols.div_ceil(SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
-        Self {
-            words: Buffer::zeroed(words),
-            scratch: Buffer::zeroed(0),
-            rows: 0,
-            cols: 0,
-        }
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn with_capacity(max_rows: usize, max_cols: usize) -> Result<Self, OutOfMemory> {
+        Self::with_threads(max_rows, max_cols, 0)
     }
 
     /// The same, with room for [`Self::quantize_with`] on `threads` threads.
-    #[must_use]
-    pub fn with_threads(max_rows: usize, max_cols: usize, threads: usize) -> Self {
-        let panel = PANEL_ROWS * max_cols.next_multiple_of(SUB_BLOCK);
-        Self {
-            scratch: Buffer::zeroed(threads * panel),
-            ..Self::with_capacity(max_rows, max_cols)
-        }
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn with_threads(
+        max_rows: usize,
+        max_cols: usize,
+        threads: usize,
+    ) -> Result<Self, OutOfMemory> {
+        let row_words = max_cols
+            .div_ceil(SUB_BLOCK)
+            .saturating_mul(ROW_BLOCK_BYTES / 4);
+        let panel = PANEL_ROWS.saturating_mul(max_cols.div_ceil(SUB_BLOCK) * SUB_BLOCK);
+        Ok(Self {
+            words: Buffer::zeroed(max_rows.saturating_mul(row_words))?,
+            scratch: Buffer::zeroed(threads.saturating_mul(panel))?,
+            rows: 0,
+            cols: 0,
+        })
     }
 
     /// Rows it holds.
