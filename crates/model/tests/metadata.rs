@@ -12,18 +12,30 @@ use weights::load::LoadOptions;
 
 /// The tiny model `name` with some keys changed, added or (`None`) left out.
 fn changed(name: &str, changes: &[(&str, Option<Value<'_>>)]) -> Result<(), String> {
+    let is_changed = |key: &str| changes.iter().any(|(changed, _)| *changed == key);
+    rewritten(name, &is_changed, &|writer| {
+        for (key, value) in changes {
+            if let Some(value) = value {
+                writer.set_value(key, *value);
+            }
+        }
+    })
+    .map(|_| ())
+}
+
+/// The tiny model `name` without the keys that `is_changed` knows, and with what `change` writes.
+fn rewritten(
+    name: &str,
+    is_changed: &dyn Fn(&str) -> bool,
+    change: &dyn Fn(&mut Writer),
+) -> Result<Model, String> {
     let path = fixture(&format!("{name}.gguf"));
     let file = Gguf::open(&path).unwrap();
     let mut writer = Writer::new();
-    let is_changed = |key: &str| changes.iter().any(|(changed, _)| *changed == key);
     for (key, value) in file.metadata().iter().filter(|(key, _)| !is_changed(key)) {
         writer.set_value(key, value);
     }
-    for (key, value) in changes {
-        if let Some(value) = value {
-            writer.set_value(key, *value);
-        }
-    }
+    change(&mut writer);
     let mut data = Vec::new();
     for tensor in file.tensors() {
         writer.declare(tensor.name(), tensor.dims(), tensor.tensor_type());
@@ -35,10 +47,7 @@ fn changed(name: &str, changes: &[(&str, Option<Value<'_>>)]) -> Result<(), Stri
         .write(std::fs::File::create(&path).unwrap(), &data)
         .unwrap();
     let file = Gguf::open(&path).map_err(|error| error.to_string())?;
-    match Model::load(&file, &Pool::new(1), LoadOptions::default()) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    }
+    Model::load(&file, &Pool::new(1), LoadOptions::default()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -115,6 +124,36 @@ fn every_bad_value_is_named() {
             "{key} = {value:?}: {error}"
         );
     }
+}
+
+#[test]
+fn layers_with_a_window_can_be_named_one_by_one() {
+    const KEY: &str = "gemma3.attention.sliding_window_pattern";
+    let layers = changed_windows("gemma3", KEY, &[]).unwrap_err();
+    assert!(
+        layers.contains(KEY) && layers.contains("an array of 0"),
+        "{layers}"
+    );
+    let file = Gguf::open(fixture("gemma3.gguf")).unwrap();
+    let count = file.metadata().get_usize("gemma3.block_count").unwrap();
+    for windowed in [
+        vec![true; count],
+        (0..count).map(|layer| layer % 2 == 0).collect(),
+    ] {
+        let model = changed_windows("gemma3", KEY, &windowed).unwrap();
+        let found = model
+            .architecture
+            .attentions()
+            .map(|(_, a)| a.window.is_some());
+        assert_eq!(found.collect::<Vec<_>>(), windowed);
+    }
+}
+
+/// The tiny model with an array of bools for `key`.
+fn changed_windows(name: &str, key: &str, windowed: &[bool]) -> Result<Model, String> {
+    rewritten(name, &|k| k == key, &|writer| {
+        writer.set(key, windowed);
+    })
 }
 
 #[test]

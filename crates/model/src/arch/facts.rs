@@ -1,6 +1,6 @@
 //! A family's view of a file's metadata: keys without the family's prefix, sizes within reason.
 
-use weights::gguf::{Gguf, Metadata};
+use weights::gguf::{Gguf, Metadata, Value};
 
 use crate::error::ModelError;
 
@@ -98,6 +98,24 @@ impl<'a> Facts<'a> {
     /// No bool.
     pub fn flag_or(&self, name: &str, default: bool) -> Result<bool, ModelError> {
         Ok(self.metadata.opt_bool(&self.key(name))?.unwrap_or(default))
+    }
+
+    /// One switch for each of `count` things; `None` where the key holds no array.
+    ///
+    /// # Errors
+    /// An array of something else, or of another length.
+    pub fn flags(&self, name: &str, count: usize) -> Result<Option<Vec<bool>>, ModelError> {
+        let key = self.key(name);
+        if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
+            return Ok(None);
+        }
+        let flags: Vec<bool> = self.metadata.get_bool_array(&key)?.collect();
+        if flags.len() == count {
+            Ok(Some(flags))
+        } else {
+            let found = format!("an array of {}", flags.len());
+            Err(self.unsupported(name, found, &format!("one for each of {count} layers")))
+        }
     }
 
     /// A text that may be missing.

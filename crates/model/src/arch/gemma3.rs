@@ -20,6 +20,16 @@ const LOCAL_ROPE_BASE: f32 = 10_000.0;
 /// The one size whose scores are scaled by the width of the stream per head instead of the head's.
 const LAYERS_OF_27B: usize = 62;
 
+/// Which layers see a window only: the file names each, or says that every n-th sees everything.
+fn windowed_layers(facts: &Facts<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    const KEY: &str = "attention.sliding_window_pattern";
+    if let Some(windowed) = facts.flags(KEY, layers)? {
+        return Ok(windowed);
+    }
+    let global_every = facts.size_or(KEY, GLOBAL_EVERY)?;
+    Ok((1..=layers).map(|n| n % global_every != 0).collect())
+}
+
 /// Reads the hyper-parameters of a gemma3 model.
 ///
 /// # Errors
@@ -28,13 +38,13 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
     refuse_other_switches(facts)?;
     let sizes = attention_sizes(facts)?;
     let dims = rope_dims(facts, sizes.head_dim)?;
-    let global_every = facts.size_or("attention.sliding_window_pattern", GLOBAL_EVERY)?;
     let score_cap = softcap(facts, "attn_logit_softcapping")?;
     let hidden = facts.size("embedding_length")?;
     let inner = facts.size("feed_forward_length")?;
     let layers = facts.size("block_count")?;
     let epsilon = facts.float("attention.layer_norm_rms_epsilon")?;
     let window = facts.size("attention.sliding_window")?;
+    let windowed = windowed_layers(facts, layers)?;
     let rope = |base, scaling| RopeSpec {
         style: RopeStyle::Neox,
         base,
@@ -54,7 +64,7 @@ pub(super) fn read(facts: &Facts<'_>) -> Result<Architecture, ModelError> {
                 epsilon,
             };
             let linear = |part: &str, rows, cols| LinearSpec::new(&name(part), rows, cols);
-            let global = (layer + 1) % global_every == 0;
+            let global = !windowed[layer];
             let attention = AttentionSpec {
                 heads: sizes.heads,
                 kv_heads: sizes.kv_heads,
