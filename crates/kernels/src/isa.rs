@@ -1,5 +1,6 @@
 //! The instruction sets kernels are written for, and the choice among them at run time.
 
+#[cfg(target_arch = "x86_64")]
 mod amx;
 
 use std::fmt;

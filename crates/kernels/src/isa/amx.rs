@@ -5,16 +5,16 @@
 ///
 /// The first call asks the kernel for permission, for all threads of the process.
 pub(super) fn is_ready() -> bool {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    #[cfg(target_os = "linux")]
     {
         static READY: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
         *READY.get_or_init(linux::ask)
     }
-    #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+    #[cfg(not(target_os = "linux"))]
     false
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 mod linux {
     use std::arch::x86_64::{__cpuid_count, __get_cpuid_max, _xgetbv};
 

@@ -12,6 +12,7 @@ use crate::formats::SUB_BLOCK;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
 use crate::pool::Pool;
+#[cfg(target_arch = "x86_64")]
 use crate::prefetch;
 
 /// Rows a kernel multiplies at a time, at most.
@@ -109,6 +110,7 @@ impl Panel {
 impl PanelBlock {
     /// Fetches what a full panel's block holds of quants, scales and scaled sums.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn prefetch(&self) {
         for line in 0..(PANEL_ROWS * SUB_BLOCK / 64 + 2) {
             prefetch::near(self.quants.wrapping_add(64 * line));
@@ -130,6 +132,7 @@ impl PanelBlock {
     /// # Safety
     /// The row must exist.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn int(&self, plane: Plane, row: usize) -> i32 {
         // SAFETY: the caller vouches for the row; planes are aligned to 4.
         unsafe { *self.plane(plane, row).cast() }
@@ -150,6 +153,7 @@ impl PanelBlock {
     /// # Safety
     /// The row must exist and `j` be below 8.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     pub(crate) unsafe fn four(&self, row: usize, j: usize) -> i32 {
         // SAFETY: the caller vouches for the row; rows' bytes are aligned to 4.
         unsafe { *self.quants.add(row * SUB_BLOCK + 4 * j).cast() }

@@ -8,9 +8,9 @@ use super::float::FloatProduct;
 use super::quantized::PanelProduct;
 use crate::formats::{Float, Quantized, Visitor};
 use crate::isa::Isa;
+use crate::lanes::SoftFma;
 #[cfg(target_arch = "x86_64")]
-use crate::lanes::{Avx2, Avx512};
-use crate::lanes::{Scalar, SoftFma};
+use crate::lanes::{Avx2, Avx512, Scalar};
 
 /// The instruction sets, and the reference compiled without hardware FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

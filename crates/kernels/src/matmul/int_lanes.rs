@@ -67,6 +67,7 @@ impl<V: Lanes> Operands<V> {
 
 /// The planes that take a format's bias off: of the whole sub-block, or of its halves.
 #[inline(always)]
+#[cfg(target_arch = "x86_64")]
 fn bias_planes<F: Quantized>() -> [Option<Plane>; 2] {
     if F::Scales::HALVES {
         return match F::BIAS {
@@ -87,6 +88,7 @@ fn bias_planes<F: Quantized>() -> [Option<Plane>; 2] {
 /// # Safety
 /// Row `t` of `block` must exist.
 #[inline(always)]
+#[cfg(target_arch = "x86_64")]
 unsafe fn bias(block: PanelBlock, plane: Option<Plane>, t: usize) -> i32 {
     // SAFETY: as the caller vouches.
     plane.map_or(0, |plane| unsafe { block.int(plane, t) })

@@ -25,7 +25,6 @@ use crate::isa::Isa;
 use crate::lanes::{LANES, Lanes};
 use crate::packed::{InputKind, PackedMatrix};
 use crate::pool::{Pool, Stretch, worker_share};
-use crate::prefetch;
 pub use activations::QuantizedRows;
 use dispatch::Twin;
 use float::FloatProduct;
@@ -85,8 +84,9 @@ struct Outputs {
 impl Outputs {
     /// Fetches the cache line of an output that will be written soon.
     #[inline(always)]
+    #[cfg(target_arch = "x86_64")]
     fn prefetch(self, row: usize, col: usize) {
-        prefetch::for_write(self.start.wrapping_add(row * self.cols + col).cast());
+        crate::prefetch::for_write(self.start.wrapping_add(row * self.cols + col).cast());
     }
 
     /// Writes sixteen outputs of input row `row` from column `col` on, as far as there are columns.

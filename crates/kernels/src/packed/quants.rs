@@ -26,8 +26,10 @@ pub(crate) trait Quants {
     /// Bytes of sixteen rows × 32 columns; a multiple of 64.
     const BYTES: usize;
     /// How many products of column pairs AVX2 may add in 16 bits before it must widen.
+    #[cfg(target_arch = "x86_64")]
     const PAIRS: usize;
     /// Whether a quant needs all eight bits, so that AVX2 must multiply it as a signed number.
+    #[cfg(target_arch = "x86_64")]
     const EIGHT_BITS: bool = false;
 
     /// Writes one row's quants.
@@ -173,6 +175,7 @@ unsafe fn and_or(a: __m512i, b: __m512i, c: __m512i) -> __m512i {
 impl Quants for Bits4 {
     const BYTES: usize = NIBBLES;
     // 16 products of 15 · 127 are below 2^15.
+    #[cfg(target_arch = "x86_64")]
     const PAIRS: usize = 8;
 
     #[inline(always)]
@@ -200,6 +203,7 @@ impl Quants for Bits4 {
 impl Quants for Bits5 {
     const BYTES: usize = NIBBLES + VECTOR;
     // 8 products of 31 · 127 are below 2^15.
+    #[cfg(target_arch = "x86_64")]
     const PAIRS: usize = 4;
 
     #[inline(always)]
@@ -263,6 +267,7 @@ impl Quants for Bits5 {
 impl Quants for Bits6 {
     const BYTES: usize = NIBBLES + 2 * VECTOR;
     // 4 products of 63 · 127 are below 2^15.
+    #[cfg(target_arch = "x86_64")]
     const PAIRS: usize = 2;
 
     #[inline(always)]
@@ -326,7 +331,9 @@ impl Quants for Bits6 {
 impl Quants for Bits8 {
     const BYTES: usize = 8 * VECTOR;
     // 2 products of 128 · 127 are below 2^15.
+    #[cfg(target_arch = "x86_64")]
     const PAIRS: usize = 1;
+    #[cfg(target_arch = "x86_64")]
     const EIGHT_BITS: bool = true;
 
     #[inline(always)]
