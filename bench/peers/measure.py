@@ -18,8 +18,7 @@ PROMPT = "The capital of France is"
 CONTEXT = 4096
 # Above this many busy cores of other processes a sample is called disturbed.
 DISTURBED = 0.10
-# After the first round the rival keeps the settings that reached this share of its best one: low, so that a
-# disturbance does not drop a good one.
+# After each round the rival keeps the settings that reached this share of its best one, and those that were disturbed.
 KEPT = 0.7
 
 
@@ -221,13 +220,16 @@ def run_engine(case, path, engine, settings, args, binary):
 
 
 def kept_settings(case, rows):
-    """The settings that stay in the race after its first round."""
+    """The settings that stay in the race after a round."""
     medians = {row["setting"]: statistics.median(row["samples"]) for row in rows}
-    if case.more_is_better:
-        best = max(medians.values())
-        return tuple(setting for setting, value in medians.items() if value >= KEPT * best)
-    best = min(medians.values())
-    return tuple(setting for setting, value in medians.items() if value * KEPT <= best)
+    best = max(medians.values()) if case.more_is_better else min(medians.values())
+
+    def stays(row):
+        value = medians[row["setting"]]
+        share = value / best if case.more_is_better else best / value
+        return share >= KEPT or row["other_cpu"] > DISTURBED
+
+    return tuple(row["setting"] for row in rows if stays(row))
 
 
 def measure_case(case, path, engines, args, binary):
@@ -242,6 +244,6 @@ def measure_case(case, path, engines, args, binary):
                 f"{' with ' + row['setting'] if row['setting'] else ''} (others {row['other_cpu']:.2f})"
                 for row in rows
             ))
-            if round_number == 1 and engine != "plainchant":
+            if engine != "plainchant":
                 settings = kept_settings(case, rows)
     return samples

@@ -30,7 +30,7 @@ def summarize_setting(samples):
 def summarize_engine(case, samples):
     """An engine at its best setting, and what every setting reached; None if there are no samples.
 
-    Settings that left the race after the first round are shown, but can't win.
+    Settings that left the race are shown, but can't win.
     """
     by_setting = [
         summarize_setting([s for s in samples if s["setting"] == setting])
@@ -143,8 +143,8 @@ def markdown(report):
         f"Linux {about['kernel']}, {about['compiler']}.", "",
         *version_lines(report["versions"]),
         "- llama.cpp runs with f16 KV, mmap and repacking, and otherwise at the best of the settings that a case names "
-        f"(`cases.toml`): all are tried in the first round, those within {(1 - KEPT) * 100:.0f} % of the best "
-        "stay, and the one with the best median counts. The JSON has them all.",
+        f"(`cases.toml`): all are tried, those more than {(1 - KEPT) * 100:.0f} % behind the best in an undisturbed "
+        "round leave, and of the others the one with the best median counts. The JSON has them all.",
         f"- {settings['rounds']} rounds alternating the engines, a fresh process each, {settings['repeat']} "
         f"sample(s) a round after a warm-up; nice {settings['nice']}",
     ]
