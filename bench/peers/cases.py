@@ -125,6 +125,15 @@ def read(known_models):
     return cases, data["quick"]
 
 
+def simple(model, threads):
+    """Prefill and decode of one model, outside the table."""
+    settings = combinations(DEFAULT_SETTINGS)
+    return [
+        Case("prefill", model, "prefill", tokens=512, threads=threads, settings=settings),
+        Case("decode", model, "decode", tokens=64, threads=threads, settings=settings),
+    ]
+
+
 def choose(cases, patterns):
     """Cases whose id or name matches one of the patterns (`*` is anything), in the file's order."""
     def matches(case, pattern):

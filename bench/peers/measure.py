@@ -87,18 +87,24 @@ def set_priority(nice):
 
 
 @contextlib.contextmanager
-def started(command, priority, environment=None):
-    """A running process whose output is read; killed if reading fails, and an error if it ends in one."""
+def started(command, priority, environment=None, ends_alone=True):
+    """A running process whose output is read; killed if reading fails.
+
+    An error if it ends in one, or for a process that doesn't end alone, before the block does.
+    """
     prepare = (lambda: set_priority(priority)) if priority else None
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, preexec_fn=prepare, env=os.environ | (environment or {}),
     ) as process:
         try:
             yield process
+            if not ends_alone and process.poll() is None:
+                process.kill()
+                return
         except BaseException:
             process.kill()  # with a priority of its own it is not in the terminal's group
             raise
-    if process.returncode not in (0, -15):
+    if process.returncode != 0:
         sys.exit(f"exit status {process.returncode}: {' '.join(map(str, command))}")
 
 
@@ -149,7 +155,7 @@ def plainchant_start(case, path, binary, priority):
         "--ctx", str(CONTEXT), "--threads", str(case.threads), PROMPT,
     ]
     start = time.perf_counter()
-    with started(command, priority) as process:
+    with started(command, priority, ends_alone=False) as process:
         meter = Meter(process.pid)
         first = process.stdout.read(1)
         seconds = time.perf_counter() - start
@@ -157,7 +163,6 @@ def plainchant_start(case, path, binary, priority):
             sys.exit(f"no text was printed by: {' '.join(map(str, command))}")
         resident, anonymous = resident_bytes(process.pid)
         _, other_cpu, steal = meter.read()
-        process.terminate()
     row = {"setting": "", "seconds": seconds, "resident_bytes": resident, "anonymous_bytes": anonymous}
     return row | {"other_cpu": other_cpu, "steal": steal}
 

@@ -27,6 +27,19 @@ MADE = {
     "smollm2-f16": ("f16", "f16"),
 }
 NAMES = (*FETCHED, *MADE)
+# Files that were given by their path: name: path.
+given = {}
+
+
+def register(name):
+    """The name of a model that is given by name or by path."""
+    path = pathlib.Path(name)
+    if name in NAMES:
+        return name
+    if not path.is_file():
+        sys.exit(f"there is no file {name}, and no model of that name: known are {', '.join(NAMES)}")
+    given[path.stem] = path
+    return path.stem
 
 
 def made(name):
@@ -46,7 +59,9 @@ def made(name):
 
 
 def find(name):
-    """Path of a model by its name in the table of cases."""
+    """Path of a model by its name."""
+    if name in given:
+        return given[name]
     if name in MADE:
         return made(name)
     path = FETCHED_DIR / FETCHED[name]
@@ -55,11 +70,14 @@ def find(name):
     return path
 
 
-def describe(name, path):
+def sha256_of(path):
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe(name, path):
     return {
-        "file": path.name, "bytes": path.stat().st_size, "sha256": digest,
+        "file": path.name, "bytes": path.stat().st_size, "sha256": sha256_of(path),
         "made_from": FETCHED[MADE_FROM] if name in MADE else None,
     }
 

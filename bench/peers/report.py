@@ -6,9 +6,14 @@ import platform
 import statistics
 
 import environments
+import models
 from measure import DISTURBED, KEPT
 
 RIVAL_NAMES = {"llamacpp": "llama.cpp", "mistralrs": "mistral.rs"}
+# What is the same in all cases, unless one of a case's settings says otherwise.
+LLAMACPP_SETTINGS = {
+    "kv": "f16", "n_batch": 2048, "mmap": "on", "repack": "on", "cmake": environments.CMAKE_ARGS,
+}
 
 
 def summarize_setting(samples):
@@ -74,6 +79,7 @@ def plainchant_versions(binary):
         "plainchant": environments.output_of(str(binary), "--version"),
         "commit": environments.output_of("git", "describe", "--always", "--dirty", "--exclude=*"),
         "rustc": environments.output_of("rustc", "--version"),
+        "binary_sha256": models.sha256_of(binary),
     }
 
 
