@@ -9,6 +9,8 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use engine::PREFILL_CHUNK_MAX;
 use engine::sampling::Sampling;
+use kernels::formats::Format;
+use kernels::isa::Isa;
 use kernels::pages::KvType;
 
 /// The context where none is asked for, in positions; less where the model was trained for less.
@@ -532,8 +534,8 @@ pub(crate) struct BenchArgs {
     /// Print each row as a JSON object on a line of its own
     #[arg(long)]
     pub(crate) json: bool,
-    /// Measure the matrix product of each block format with each instruction set of this CPU instead,
-    /// for one token and for 64; needs no model
+    /// Measure the matrix product of each block format with each instruction set of this CPU instead;
+    /// needs no model
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) kernels: bool,
     /// Measure what this machine can do at most, and keep it, so that later rows say which share of it they use;
@@ -565,6 +567,22 @@ pub(crate) struct BenchArgs {
     /// Rows and columns of the matrix of --kernels; columns in multiples of 256
     #[arg(long, value_name = "ROWSxCOLS", default_value = "2048x4096", value_parser = parse_size)]
     pub(crate) kernel_size: (usize, usize),
+    /// Tokens that --kernels multiplies at once, 1 to 8192
+    #[arg(
+        long,
+        value_name = "TOKENS,…",
+        value_delimiter = ',',
+        default_value = "1,64",
+        allow_hyphen_values = true,
+        value_parser = whole::<1, { PREFILL_CHUNK_MAX as u32 }>
+    )]
+    pub(crate) kernel_tokens: Vec<u32>,
+    /// Block formats of --kernels, as q4_0,q4_k [default: all]
+    #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = parse_format)]
+    pub(crate) kernel_formats: Vec<Format>,
+    /// Instruction sets of --kernels, as avx2,avx512 [default: all that this CPU has]
+    #[arg(long, value_name = "ISA,…", value_delimiter = ',', value_parser = parse_isa)]
+    pub(crate) kernel_isas: Vec<Isa>,
 }
 
 impl BenchArgs {
@@ -606,6 +624,28 @@ fn parse_size(text: &str) -> Result<(usize, usize), String> {
         return Err("rows are 1 to 65536; columns a multiple of 256 from 256 to 65536".into());
     }
     Ok((rows, cols))
+}
+
+/// A block format by its name.
+fn parse_format(text: &str) -> Result<Format, String> {
+    let named = |format: &Format| format.name().eq_ignore_ascii_case(text);
+    Format::ALL.into_iter().find(named).ok_or_else(|| {
+        let names = Format::ALL.map(Format::name).join(", ");
+        format!("there is no such format; use {names}")
+    })
+}
+
+/// An instruction set that this CPU has.
+fn parse_isa(text: &str) -> Result<Isa, String> {
+    let supported = Isa::supported();
+    let named = |isa: &&Isa| isa.name().eq_ignore_ascii_case(text);
+    supported.iter().find(named).copied().ok_or_else(|| {
+        let names: Vec<_> = supported.iter().map(|isa| isa.name()).collect();
+        format!(
+            "this CPU has no such instruction set; use {}",
+            names.join(", ")
+        )
+    })
 }
 
 /// Flags of `perplexity`.

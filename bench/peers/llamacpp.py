@@ -27,12 +27,17 @@ def _silent(_level, _text, _user_data):
     pass
 
 
+def silence():
+    """Keeps llama.cpp from logging to stderr."""
+    api.llama_log_set(_silent, ctypes.c_void_p(0))
+
+
 class Model:
     """One GGUF file, loaded as llama.cpp does by itself: mmap, weights repacked where it has a kernel for that."""
 
     def __init__(self, path, repack=True, verbose=False):
         if not verbose:
-            api.llama_log_set(_silent, ctypes.c_void_p(0))
+            silence()
         api.llama_backend_init()
         params = api.llama_model_default_params()
         params.n_gpu_layers = 0
@@ -54,16 +59,27 @@ class Model:
             sys.exit(f"llama.cpp could not tokenize the text ({count})")
         return list(ids[:count])
 
+    def text_of(self, token):
+        """The bytes of one token."""
+        room = ctypes.create_string_buffer(256)
+        return room[: max(api.llama_token_to_piece(self.vocab, token, room, len(room), 0, False), 0)]
+
+    def has_windows(self):
+        """Whether layers forget what is too long ago, so that a cache can't be cut back."""
+        return api.llama_model_n_swa(self.handle) > 0
+
 
 class Context:
-    """A KV cache and the buffers around it, for one sequence at a time."""
+    """A KV cache and the buffers around it, for `sequences` of at most `n_ctx` positions each."""
 
-    def __init__(self, model, n_ctx, threads, flash_attention="auto", kv="f16", n_batch=2048, n_ubatch=512):
+    def __init__(self, model, n_ctx, threads, flash_attention="auto", kv="f16", n_batch=2048, n_ubatch=512,
+                 sequences=1, kv_unified=False):
         params = api.llama_context_default_params()
-        params.n_ctx = (n_ctx + 255) // 256 * 256
+        params.n_ctx = (n_ctx + 255) // 256 * 256 * sequences
         params.n_batch = n_batch
         params.n_ubatch = min(n_ubatch, n_batch)
-        params.n_seq_max = 1
+        params.n_seq_max = sequences
+        params.kv_unified = kv_unified
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = FLASH_ATTENTION[flash_attention]
         params.type_k = params.type_v = KV_TYPES[kv]
@@ -83,8 +99,13 @@ class Context:
     def clear(self):
         api.llama_memory_clear(api.llama_get_memory(self.handle), True)
 
-    def decode(self, tokens, position, first_output):
-        """Runs `tokens` from `position` on; logits come out from index `first_output` of them on.
+    def cut(self, sequences, length):
+        """Cuts the first `sequences` back to `length` positions; False if llama.cpp can't."""
+        memory = api.llama_get_memory(self.handle)
+        return all([api.llama_memory_seq_rm(memory, sequence, length, -1) for sequence in range(sequences)])
+
+    def decode(self, tokens, position, first_output, sequence=0):
+        """Runs `tokens` of a sequence from `position` on; logits come out from index `first_output` of them on.
 
         Returns llama.cpp's buffer of outputs, [outputs][n_vocab], good until the next call. Touching its
         first value waits for the work to end.
@@ -96,9 +117,24 @@ class Context:
             batch.token[i] = token
             batch.pos[i] = position + i
             batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = 0
+            batch.seq_id[i][0] = sequence
             batch.logits[i] = i >= first_output
-        status = api.llama_decode(self.handle, batch)
+        return self._run()
+
+    def decode_each(self, tokens, position):
+        """Runs one token of each sequence, all at `position`; returns as `decode` does."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i] = token
+            batch.pos[i] = position
+            batch.n_seq_id[i] = 1
+            batch.seq_id[i][0] = i
+            batch.logits[i] = True
+        return self._run()
+
+    def _run(self):
+        status = api.llama_decode(self.handle, self.batch)
         if status != 0:
             sys.exit(f"llama_decode failed: {status}")
         return api.llama_get_logits(self.handle)

@@ -1,22 +1,31 @@
 #!/usr/bin/env python3
-"""Times llama.cpp on one model; prints one JSON object a row, as `plainchant bench --json` does.
+"""Times llama.cpp on one model and one kind of work; prints one JSON object for each of its settings.
 
-A prefill row is one llama_decode of N fixed token ids with the last token's logits read; a decode row is
-N calls of one fixed id each, the logits of each read. No sampling, no text. One warm-up of each before.
+A prefill sample is one fill of an empty cache with N fixed token ids, the last one's logits read; a decode sample
+is N steps of one fixed id for each sequence, the logits of each read. No sampling, no text. One warm-up of each.
 """
 
 import argparse
 import json
-import os
-import statistics
 import time
 
 import llamacpp
 
+DEFAULTS = {"flash_attention": "auto", "ubatch": "512", "kv_unified": "off", "repack": "on"}
 
-def fixed_ids(model, count):
+
+def settings_of(text):
+    """`key=value,key=value` as a dict, with the defaults of what it doesn't name."""
+    pairs = dict(pair.split("=", 1) for pair in text.split(",")) if text else {}
+    unknown = set(pairs) - set(DEFAULTS)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"unknown setting {', '.join(unknown)}; known are {', '.join(DEFAULTS)}")
+    return DEFAULTS | pairs
+
+
+def fixed_ids(model, count, seed):
     """Token ids spread over the vocabulary, the same at every call, with the BOS that the model wants."""
-    state, ids = 12345, []
+    state, ids = 12345 + seed, []
     for _ in range(count):
         state = (state * 1103515245 + 12345) & 0x7FFFFFFF
         ids.append((state >> 8) % model.n_vocab)
@@ -25,66 +34,84 @@ def fixed_ids(model, count):
     return ids
 
 
-def fill(context, ids):
-    """Runs `ids` on an empty cache and reads the last logits."""
-    for start in range(0, len(ids), context.n_batch):
-        part = ids[start : start + context.n_batch]
-        context.decode(part, start, len(part) - 1)[0]
+class Bench:
+    """One context and what runs in it."""
 
+    def __init__(self, model, args, settings):
+        n_ubatch = int(settings["ubatch"])
+        self.model, self.args = model, args
+        self.context = llamacpp.Context(
+            model, args.depth + args.tokens, args.threads, settings["flash_attention"],
+            n_batch=max(2048, n_ubatch), n_ubatch=n_ubatch,
+            sequences=args.batch, kv_unified=settings["kv_unified"] == "on",
+        )
+        self.prompts = [fixed_ids(model, args.depth + args.tokens, seed) for seed in range(args.batch)]
 
-def time_prefill(context, ids):
-    context.clear()
-    start = time.perf_counter()
-    fill(context, ids)
-    return time.perf_counter() - start
+    def fill(self, length):
+        """Runs each sequence up to `length` on an empty cache and reads its last logits."""
+        self.context.clear()
+        n_batch = self.context.n_batch
+        for sequence, ids in enumerate(self.prompts):
+            for start in range(0, length, n_batch):
+                part = ids[start : min(start + n_batch, length)]
+                self.context.decode(part, start, len(part) - 1, sequence)[0]
 
+    def prefill(self):
+        start = time.perf_counter()
+        self.fill(self.args.tokens)
+        return time.perf_counter() - start
 
-def time_decode(context, ids, depth):
-    context.clear()
-    fill(context, ids[:depth])
-    start = time.perf_counter()
-    for position in range(depth, len(ids)):
-        context.decode(ids[position : position + 1], position, 0)[0]
-    return time.perf_counter() - start
+    def decode(self, steps):
+        depth = self.args.depth
+        start = time.perf_counter()
+        for position in range(depth, depth + steps):
+            self.context.decode_each([ids[position] for ids in self.prompts], position)[0]
+        return time.perf_counter() - start
+
+    def cut_back(self):
+        """The cache as it was before decoding."""
+        if self.model.has_windows() or not self.context.cut(self.args.batch, self.args.depth):
+            self.fill(self.args.depth)
+
+    def samples(self):
+        """Seconds of each sample, after one to warm up."""
+        if self.args.work == "prefill":
+            return [self.prefill() for _ in range(self.args.repeat + 1)][1:]
+        seconds = []
+        self.fill(self.args.depth)
+        self.decode(min(8, self.args.tokens))
+        for _ in range(self.args.repeat):
+            self.cut_back()
+            seconds.append(self.decode(self.args.tokens))
+        return seconds
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--prefill", type=int, default=512, help="tokens of the prefill row (0: no row)")
-    parser.add_argument("--decode", type=int, default=64, help="tokens of the decode row (0: no row)")
-    parser.add_argument("--depth", type=int, default=0, help="tokens in the cache before the decode row")
+    parser.add_argument("--work", choices=("prefill", "decode"), required=True)
+    parser.add_argument("--tokens", type=int, required=True, help="of each sequence and sample")
+    parser.add_argument("--depth", type=int, default=0, help="tokens in the cache before decoding")
+    parser.add_argument("--batch", type=int, default=1, help="sequences together")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--flash-attention", default="on,off", help="settings to time, in this order")
+    parser.add_argument("--repeat", type=int, default=5, help="samples of each setting")
+    parser.add_argument("--settings", action="append", default=[], metavar="KEY=VALUE,…",
+                        help=f"one to measure with (repeatable); keys: {', '.join(DEFAULTS)}")
     parser.add_argument("--verbose", action="store_true", help="let llama.cpp log to stderr")
     args = parser.parse_args()
+    if args.work == "prefill" and args.depth:
+        parser.error("--depth is for decoding only")
 
-    model = llamacpp.Model(args.model, verbose=args.verbose)
-    versions = llamacpp.versions()
-    n_ctx = max(args.prefill, args.depth + args.decode)
-    for flash_attention in args.flash_attention.split(","):
-        context = llamacpp.Context(model, n_ctx, args.threads, flash_attention)
-
-        def row(work, tokens, depth, sample, warm_up):
-            warm_up()
-            rates = [tokens / sample() for _ in range(args.repeat)]
-            print(json.dumps({
-                "work": work, "tokens": tokens, "depth": depth, "batch": 1, "threads": args.threads,
-                "flash_attention": flash_attention, "samples_tokens_per_second": rates,
-                "tokens_per_second": statistics.median(rates),
-                "model": os.path.basename(args.model), "isa": versions["system_info"], "versions": versions,
-            }), flush=True)
-
-        if args.prefill:
-            ids = fixed_ids(model, args.prefill)
-            row("prefill", args.prefill, 0, lambda: time_prefill(context, ids), lambda: time_prefill(context, ids))
-        if args.decode:
-            ids = fixed_ids(model, args.depth + args.decode)
-            warm = ids[: args.depth + min(8, args.decode)]
-            row("decode", args.decode, args.depth, lambda: time_decode(context, ids, args.depth),
-                lambda: time_decode(context, warm, args.depth))
-        context.close()
+    model, repack = None, None
+    for name in args.settings or [""]:
+        settings = settings_of(name)
+        if settings["repack"] != repack:
+            repack = settings["repack"]
+            model = llamacpp.Model(args.model, repack=repack == "on", verbose=args.verbose)
+        bench = Bench(model, args, settings)
+        rates = [args.tokens * args.batch / seconds for seconds in bench.samples()]
+        print(json.dumps({"setting": name, "samples": rates, "versions": llamacpp.versions()}), flush=True)
+        bench.context.close()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,6 @@ use serde::Serialize;
 use crate::cli::BenchArgs;
 use crate::{progress, report, session};
 
-/// Tokens multiplied at once: decode, and a chunk of a prompt.
-const TOKENS: [usize; 2] = [1, 64];
-
 /// A sample lasts at least so long, over as many products as that takes.
 const SAMPLE: Duration = Duration::from_millis(20);
 
@@ -38,24 +35,25 @@ struct Row {
     giga_multiply_adds_per_second: f64,
 }
 
-/// Measures all formats and instruction sets and prints each row as it is done.
+/// Measures the formats, instruction sets and numbers of tokens asked for and prints each row as it is done.
 ///
 /// # Errors
 /// When there is no memory for a matrix.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let isas = Isa::supported();
+    let isas = chosen(&args.kernel_isas, &Isa::supported());
+    let formats = chosen(&args.kernel_formats, &Format::ALL);
     let thread_counts = args.thread_counts();
-    let rows = thread_counts.len() * Format::ALL.len() * isas.len() * TOKENS.len();
+    let rows = thread_counts.len() * formats.len() * isas.len() * args.kernel_tokens.len();
     let bar = progress::steps("", rows);
     if !args.json {
         report::print("format  isa     tokens  threads       GB/s  G multiply-adds/s\n")?;
     }
     for threads in thread_counts {
         let pool = session::pool(threads)?;
-        for format in Format::ALL {
+        for &format in &formats {
             let matrix = matrix(format, args.kernel_size, &pool)?;
             for &isa in &isas {
-                for tokens in TOKENS {
+                for tokens in args.kernel_tokens.iter().map(|&n| n as usize) {
                     let tokens_shown = report::counted(tokens, "token");
                     bar.set_message(format!("{} {isa}, {tokens_shown}", format.name()));
                     let row = measure(args, &matrix, isa, tokens, &pool)?;
@@ -67,6 +65,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     }
     bar.finish_and_clear();
     Ok(())
+}
+
+/// What was asked for, or all there are.
+fn chosen<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
+    match asked.is_empty() {
+        true => all.to_vec(),
+        false => asked.to_vec(),
+    }
 }
 
 /// A matrix of weights that are all finite. (The time of a product doesn't depend on them.)

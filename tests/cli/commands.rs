@@ -464,3 +464,17 @@ fn bench_measures_every_format_with_every_instruction_set() {
     }
     assert_eq!(rows.len(), Format::ALL.len() * Isa::supported().len() * 2);
 }
+
+#[test]
+fn bench_measures_only_the_kernels_asked_for() {
+    let args = "bench --kernels --kernel-size 32x256 --repeat 1 --threads 1 --json \
+                --kernel-tokens 3,1 --kernel-formats q8_0,F16 --kernel-isas scalar";
+    let rows = lines(&run(&args.split_whitespace().collect::<Vec<_>>()).success());
+    let found = rows.iter().map(|row| {
+        let text = |key: &str| row[key].as_str().unwrap().to_owned();
+        (text("format"), text("isa"), row["tokens"].as_u64().unwrap())
+    });
+    let wanted = [("Q8_0", 3), ("Q8_0", 1), ("F16", 3), ("F16", 1)];
+    let wanted = wanted.map(|(format, tokens)| (format.to_owned(), "scalar".to_owned(), tokens));
+    assert_eq!(found.collect::<Vec<_>>(), wanted);
+}

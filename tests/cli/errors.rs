@@ -29,6 +29,9 @@ fn usage_errors_end_with_2() {
         &["perplexity"],
         &["bench", "--batch", "65"],
         &["bench", "--kernels", "--kernel-size", "3x3"],
+        &["bench", "--kernels", "--kernel-tokens", "0"],
+        &["bench", "--kernels", "--kernel-formats", "q9"],
+        &["bench", "--kernels", "--kernel-isas", "none"],
         &["bench", "--kernels", "--bounds"],
         &["bench", "--bounds", "--bounds-mib", "0"],
     ] {
