@@ -368,7 +368,11 @@ fn compute<T: KvValue>(
         let memory = unsafe { memory.of(worker, worker_floats) };
         // Later rows see more: the longest tasks go first, so that none is left to the end.
         let task = plan.task(plan.tasks - 1 - chunk);
-        Work::new(&shared, task, memory).run::<T>();
+        let next = plan
+            .tasks
+            .checked_sub(chunk + 2)
+            .map(|next| plan.task(next));
+        Work::new(&shared, task, next, memory).run::<T>();
     };
     let seen = args.rows.iter().map(|row| (row.end - row.first) as usize);
     let multiply_adds = seen.sum::<usize>() * args.heads * (shape.head_dim + shape.value_dim);

@@ -3,7 +3,7 @@
 use super::merge::{Finish, Merge, Stats};
 use super::plan::{Task, Tile};
 use super::scratch::{Layout, TASK_TILES, TASK_VECTORS, partial_floats};
-use super::tile::{Block, Running, Scoring, Tiling, Visible, Visit, VisitBlock, Widen};
+use super::tile::{Block, Next, Running, Scoring, Tiling, Visible, Visit, VisitBlock, Widen};
 use super::{RowRef, SPLIT_POSITIONS, Twin};
 use crate::lanes::LANES;
 use crate::pages::{KvType, KvValue, PAGE_POSITIONS, PageId, PageStore};
@@ -102,6 +102,7 @@ impl Shared<'_> {
 pub(super) struct Work<'a> {
     shared: &'a Shared<'a>,
     task: Task,
+    next_task: Option<Task>,
     tiling: Tiling,
     /// Sums of values of the present split, `[vector][value stride]`.
     acc: &'a mut [f32],
@@ -115,7 +116,12 @@ pub(super) struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// Begins a task in a worker's own memory.
-    pub(super) fn new(shared: &'a Shared<'a>, task: Task, memory: &'a mut [f32]) -> Self {
+    pub(super) fn new(
+        shared: &'a Shared<'a>,
+        task: Task,
+        next_task: Option<Task>,
+        memory: &'a mut [f32],
+    ) -> Self {
         let layout = &shared.layout;
         let (acc, rest) = memory.split_at_mut(layout.acc);
         let (merged_acc, rest) = rest.split_at_mut(layout.merged);
@@ -127,6 +133,7 @@ impl<'a> Work<'a> {
         Self {
             shared,
             task,
+            next_task,
             tiling,
             acc,
             merged_acc,
@@ -171,6 +178,31 @@ impl<'a> Work<'a> {
         (row, self.task.heads.start + vector % heads)
     }
 
+    /// What is visited after block `block`: the next one, or the first of the worker's next task.
+    fn next<T: KvValue>(&self, block: usize) -> Option<Next> {
+        let (task, block) = if block + 1
+            < self
+                .task
+                .tile
+                .end
+                .div_ceil(PAGE_POSITIONS)
+                .min(self.task.splits.end * SPLIT_BLOCKS)
+        {
+            (&self.task, block + 1)
+        } else {
+            let task = self.next_task.as_ref()?;
+            let first = task.splits.start * SPLIT_BLOCKS;
+            (task, first.max(task.tile.first / PAGE_POSITIONS))
+        };
+        let page = self.shared.page_tables[task.tile.table][block];
+        let store = self.shared.store;
+        // The page of a block that nobody sees may be gone.
+        (page != PageId::NONE).then(|| Next {
+            keys: store.keys::<T>(page, task.kv_head).as_ptr().cast(),
+            values: store.values::<T>(page, task.kv_head).as_ptr().cast(),
+        })
+    }
+
     /// Takes all query vectors over one block.
     fn visit_block<T: KvValue>(
         &mut self,
@@ -193,10 +225,12 @@ impl<'a> Work<'a> {
             return;
         }
         let page = shared.page_tables[task.tile.table][block];
+        let lone = self.tiling.tiles == 1;
         let kv = Block {
             keys: shared.store.keys::<T>(page, task.kv_head),
             values: shared.store.values::<T>(page, task.kv_head),
             value_stride: shared.store.shape().value_stride(),
+            next: lone.then(|| self.next::<T>(block)).flatten(),
         };
         let visit = Visit {
             tiling: self.tiling,
@@ -207,7 +241,7 @@ impl<'a> Work<'a> {
             running,
             acc: self.acc,
         };
-        if T::TYPE == KvType::F32 || self.tiling.tiles == 1 {
+        if T::TYPE == KvType::F32 || lone {
             shared.twin.run(VisitBlock { visit, block: kv });
             return;
         }
@@ -226,6 +260,7 @@ impl<'a> Work<'a> {
                 keys: self.keys.as_chunks().0,
                 values: self.values,
                 value_stride: kv.value_stride,
+                next: None,
             },
         });
     }

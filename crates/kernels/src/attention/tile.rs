@@ -4,6 +4,7 @@ use super::RowRef;
 use crate::lanes::{LANES, LaneKernel, Lanes};
 use crate::math::{exp_softmax, tanh};
 use crate::pages::{KvValue, PAGE_POSITIONS};
+use crate::prefetch;
 
 /// The most query vectors whose sums are in registers at once, where there are many.
 pub(super) const TILE_VECTORS: usize = 6;
@@ -82,6 +83,24 @@ pub(super) struct Block<'a, T> {
     /// `[64 positions][value stride]`
     pub(super) values: &'a [T],
     pub(super) value_stride: usize,
+    /// The block that will be visited after this one, to be fetched meanwhile.
+    pub(super) next: Option<Next>,
+}
+
+/// Where the K and V of a block begin.
+#[derive(Clone, Copy)]
+pub(super) struct Next {
+    pub(super) keys: *const u8,
+    pub(super) values: *const u8,
+}
+
+/// Fetches `len` values from number `start` on of what begins at `from`.
+#[inline(always)]
+fn fetch<T>(from: *const u8, start: usize, len: usize) {
+    let from = from.wrapping_add(start * size_of::<T>());
+    for at in (0..len * size_of::<T>()).step_by(prefetch::LINE) {
+        prefetch::second_level(from.wrapping_add(at));
+    }
 }
 
 /// What turns q·k into a score.
@@ -196,11 +215,11 @@ impl<T: KvValue> VisitBlock<'_, T> {
         let end = visible.iter().map(|one| one.end as usize).max();
         let parts = end.unwrap_or(0).div_ceil(LANES);
         if !is_one_register::<V>() {
-            scores::<V, T, W, 1>(&q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 1>(&q, block, scale, parts, weights);
         } else if W <= TILE_VECTORS && parts > 2 {
-            scores::<V, T, W, 4>(&q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 4>(&q, block, scale, parts, weights);
         } else {
-            scores::<V, T, W, 2>(&q, block.keys, scale, parts, weights);
+            scores::<V, T, W, 2>(&q, block, scale, parts, weights);
         }
         if let Some(cap) = visit.scoring.softcap {
             soften::<V, W>(cap, weights);
@@ -246,15 +265,19 @@ impl<T: KvValue> LaneKernel for Widen<'_, T> {
 #[inline(always)]
 fn scores<V: Lanes, T: KvValue, const W: usize, const N: usize>(
     q: &[&[f32]; W],
-    keys: &[[T; PAGE_POSITIONS]],
+    block: Block<'_, T>,
     scale: f32,
     parts: usize,
     weights: &mut Weights,
 ) {
+    let keys = block.keys;
     assert!(q.iter().all(|q| q.len() == keys.len()));
     for part in (0..parts.min(BLOCK_LANES)).step_by(N) {
         let mut sums = [[V::splat(0.0); N]; W];
         for (d, k) in keys.iter().enumerate() {
+            if let Some(next) = block.next {
+                fetch::<T>(next.keys, d * PAGE_POSITIONS + part * LANES, N * LANES);
+            }
             let k = k.as_chunks::<LANES>().0;
             let mut wide = [V::splat(0.0); N];
             for n in 0..N {
@@ -426,6 +449,9 @@ fn add_common<V: Lanes, T: KvValue, const W: usize, const N: usize>(
     let positions = seen.first as usize..seen.end.max(seen.first) as usize;
     let rows = &block.values[positions.start * stride..positions.end * stride];
     for (at, row) in positions.zip(rows.chunks_exact(stride)) {
+        if let Some(next) = block.next {
+            fetch::<T>(next.values, at * stride + dim, N * LANES);
+        }
         let row = row[dim..][..N * LANES].as_chunks::<LANES>().0;
         let mut wide = [V::splat(0.0); N];
         for n in 0..N {
