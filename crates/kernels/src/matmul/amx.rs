@@ -14,17 +14,37 @@ use std::ops::Range;
 use super::Outputs;
 use super::activations::{PANEL_ROWS, Panel, PanelBlock, QuantizedRows};
 use super::int_lanes::{Operands, Sums};
-use crate::formats::{Quantized, SUB_BLOCK};
+use crate::formats::{Float, Quantized, SUB_BLOCK, Visitor};
 use crate::lanes::{Avx512, LANES, Lanes};
 use crate::packed::PackedMatrix;
 use crate::packed::quants::{GROUP, Quants};
 use crate::packed::scales::{FACTOR_BYTES, Scales, Step};
 
 /// From this many rows of activations on, tiles are faster than AVX-512.
-pub(super) const MIN_ROWS: usize = 32;
+const MIN_ROWS: usize = 48;
 
 /// Groups that are multiplied with a panel while it is in the first-level cache.
-pub(super) const GROUPS_AT_ONCE: usize = 2;
+const GROUPS_AT_ONCE: usize = 2;
+
+/// Whether tiles are the fastest way to multiply `rows` rows of activations. They never are where each half of a
+/// block has a scale of its own: there would be twice as many tiles, each half empty.
+pub(super) fn pays(weight: &PackedMatrix, rows: usize) -> bool {
+    rows >= MIN_ROWS && !weight.format().visit(HasHalves)
+}
+
+struct HasHalves;
+
+impl Visitor for HasHalves {
+    type Output = bool;
+
+    fn float<F: Float>(self) -> bool {
+        false
+    }
+
+    fn quantized<F: Quantized>(self) -> bool {
+        F::Scales::HALVES
+    }
+}
 
 /// Groups `groups` of `weight` times the panels `panels` of `x`.
 pub(super) struct TileProduct<'a> {
@@ -85,9 +105,9 @@ impl Pair {
     /// # Safety
     /// The block must exist in panel and group, and tiles must be configured for the panel.
     #[inline(always)]
-    unsafe fn multiply<F: Quantized>(&self, number: usize, dots: *mut Dots) {
+    unsafe fn multiply(&self, number: usize, dots: *mut Dots) {
         // SAFETY: as the caller vouches.
-        unsafe { multiply::<F>(self.panel.block(number), self.unpacked.add(number), dots) }
+        unsafe { multiply(self.panel.block(number), self.unpacked.add(number), dots) }
     }
 }
 
@@ -176,7 +196,7 @@ impl TileProduct<'_> {
             // SAFETY: as the caller vouches; nobody else writes these outputs.
             unsafe {
                 if panel.rows != configured {
-                    configure::<F>(panel.rows);
+                    configure(panel.rows);
                     configured = panel.rows;
                 }
                 let sums = if panel.rows == PANEL_ROWS {
@@ -190,12 +210,6 @@ impl TileProduct<'_> {
             }
         }
     }
-}
-
-/// One for its dot products, or for those of each half.
-#[inline(always)]
-const fn slots_of_a_block<F: Quantized>() -> usize {
-    if F::Scales::HALVES { 2 } else { 1 }
 }
 
 /// The way through all blocks of all pairs, with tiles some blocks ahead of sums, so that both are worked on at
@@ -213,9 +227,8 @@ struct Walk {
 impl Walk {
     /// Where the dot products of the block `ahead` of the one whose turn it is are.
     #[inline(always)]
-    fn dots<F: Quantized>(&self, ahead: usize) -> *mut Dots {
-        let slot = (self.done + ahead) * slots_of_a_block::<F>() % SLOTS;
-        self.ring.wrapping_add(slot)
+    fn dots(&self, ahead: usize) -> *mut Dots {
+        self.ring.wrapping_add((self.done + ahead) % SLOTS)
     }
 
     /// The sums of one pair, of `ROWS` rows or, where that is zero, of as many as its panel has; and the first
@@ -230,24 +243,24 @@ impl Walk {
         next: Option<Pair>,
     ) -> Sums<Avx512> {
         let rows = if ROWS == 0 { this.panel.rows } else { ROWS };
-        let ahead = SLOTS / slots_of_a_block::<F>() - 1;
+        let ahead = SLOTS - 1;
         let next = next.filter(|next| next.panel.rows == rows && self.blocks >= ahead);
         let mut sums: Sums<Avx512> = [Avx512::splat(0.0); PANEL_ROWS];
         // SAFETY: as the caller vouches; all blocks exist, and the dots of each are stored before use.
         unsafe {
             if !self.started {
                 for number in 0..ahead.min(self.blocks) {
-                    this.multiply::<F>(number, self.dots::<F>(number));
+                    this.multiply(number, self.dots(number));
                 }
             }
             let last = self.blocks.saturating_sub(ahead);
             for number in 0..last {
-                this.multiply::<F>(number + ahead, self.dots::<F>(ahead));
+                this.multiply(number + ahead, self.dots(ahead));
                 self.add::<F>(this, number, rows, next, &mut sums);
             }
             for number in last..self.blocks {
                 if let Some(next) = next {
-                    next.multiply::<F>(number - last, self.dots::<F>(ahead));
+                    next.multiply(number - last, self.dots(ahead));
                 }
                 self.add::<F>(this, number, rows, next, &mut sums);
             }
@@ -275,7 +288,7 @@ impl Walk {
                 next.panel.block(number).prefetch();
             }
             let operands = operands(this.panel.block(number), this.unpacked.add(number), rows);
-            add::<F>(&operands, self.dots::<F>(0), sums);
+            add::<F>(&operands, self.dots(0), sums);
         }
         self.done += 1;
     }
@@ -311,31 +324,18 @@ unsafe fn add<F: Quantized>(
     for t in 0..operands.rows {
         // SAFETY: as the caller vouches.
         unsafe {
-            let (low, high) = (
-                &raw const (*dots).0[t],
-                &raw const (*dots.wrapping_add(1)).0[t],
-            );
-            let dot = Avx512::from_i32(&*low);
-            if F::Scales::HALVES {
-                operands.add_halves::<F::Scales>(sums, t, dot, Avx512::from_i32(&*high));
-            } else {
-                operands.add::<F::Scales>(sums, t, dot);
-            }
+            let dot = Avx512::from_i32(&(*dots).0[t]);
+            operands.add::<F::Scales>(sums, t, dot);
         }
     }
 }
 
-/// Sets the sizes of tiles: 0 and 1 for activations, 2 and 3 for weights, 4 and 5 for dot products.
+/// Sets the sizes of tiles: 0 for activations, 2 for weights, 4 for dot products.
 ///
 /// # Safety
 /// The CPU must have AMX and the process the permission to use it; `rows` must be at most sixteen.
 #[inline(always)]
-unsafe fn configure<F: Quantized>(rows: usize) {
-    let cols = if F::Scales::HALVES {
-        SUB_BLOCK / 2
-    } else {
-        SUB_BLOCK
-    };
+unsafe fn configure(rows: usize) {
     let mut config = TileConfig {
         palette: 1,
         start_row: 0,
@@ -343,61 +343,44 @@ unsafe fn configure<F: Quantized>(rows: usize) {
         row_bytes: [0; 16],
         rows: [0; 16],
     };
-    config.row_bytes[..6].copy_from_slice(&[cols as u16, cols as u16, 64, 64, 64, 64]);
-    let (rows, weight_rows) = (rows as u8, (cols / 4) as u8);
-    config.rows[..6].copy_from_slice(&[rows, rows, weight_rows, weight_rows, rows, rows]);
+    let (rows, weight_rows) = (rows as u8, (SUB_BLOCK / 4) as u8);
+    for (tile, row_bytes, rows) in [
+        (0, SUB_BLOCK as u16, rows),
+        (2, 64, weight_rows),
+        (4, 64, rows),
+    ] {
+        config.row_bytes[tile] = row_bytes;
+        config.rows[tile] = rows;
+    }
     // SAFETY: as the caller vouches; the configuration is valid.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &raw const config, options(nostack, readonly, preserves_flags));
     }
 }
 
-/// The dot products of block `number`: in `dots[0]`, or those of its halves in both.
+/// The dot products of a block.
 ///
 /// # Safety
 /// Tiles must be configured for the panel, and the block must exist in both operands.
 #[inline(always)]
-unsafe fn multiply<F: Quantized>(block: PanelBlock, unpacked: *const Unpacked, dots: *mut Dots) {
+unsafe fn multiply(block: PanelBlock, unpacked: *const Unpacked, dots: *mut Dots) {
     // SAFETY: as the caller vouches; a tile of dot products has at most sixteen rows.
     unsafe {
         let activations: *const i8 = block.row(0).as_ptr();
         let weights = &raw const (*unpacked).quants;
-        if F::Scales::HALVES {
-            asm!(
-                "tileloadd tmm2, [{weights} + {wide}]",
-                "tileloadd tmm3, [{weights} + {wide} + 256]",
-                "tileloadd tmm0, [{activations} + {narrow}]",
-                "tileloadd tmm1, [{activations} + {narrow} + 16]",
-                "tilezero tmm4",
-                "tilezero tmm5",
-                "tdpbssd tmm4, tmm0, tmm2",
-                "tdpbssd tmm5, tmm1, tmm3",
-                "tilestored [{low} + {wide}], tmm4",
-                "tilestored [{low} + {wide} + 1024], tmm5",
-                weights = in(reg) weights,
-                activations = in(reg) activations,
-                low = in(reg) dots,
-                wide = in(reg) 64_usize,
-                narrow = in(reg) SUB_BLOCK,
-                out("tmm0") _, out("tmm1") _, out("tmm2") _,
-                out("tmm3") _, out("tmm4") _, out("tmm5") _,
-                options(nostack, preserves_flags)
-            );
-        } else {
-            asm!(
-                "tileloadd tmm2, [{weights} + {wide}]",
-                "tileloadd tmm0, [{activations} + {narrow}]",
-                "tilezero tmm4",
-                "tdpbssd tmm4, tmm0, tmm2",
-                "tilestored [{low} + {wide}], tmm4",
-                weights = in(reg) weights,
-                activations = in(reg) activations,
-                low = in(reg) dots,
-                wide = in(reg) 64_usize,
-                narrow = in(reg) SUB_BLOCK,
-                out("tmm0") _, out("tmm2") _, out("tmm4") _,
-                options(nostack, preserves_flags)
-            );
-        }
+        asm!(
+            "tileloadd tmm2, [{weights} + {wide}]",
+            "tileloadd tmm0, [{activations} + {narrow}]",
+            "tilezero tmm4",
+            "tdpbssd tmm4, tmm0, tmm2",
+            "tilestored [{dots} + {wide}], tmm4",
+            weights = in(reg) weights,
+            activations = in(reg) activations,
+            dots = in(reg) dots,
+            wide = in(reg) 64_usize,
+            narrow = in(reg) SUB_BLOCK,
+            out("tmm0") _, out("tmm2") _, out("tmm4") _,
+            options(nostack, preserves_flags)
+        );
     }
 }

@@ -11,6 +11,8 @@ use crate::isa::Isa;
 use crate::lanes::SoftFma;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes::{Avx2, Avx512, Scalar};
+#[cfg(target_arch = "x86_64")]
+use crate::packed::scales::Scales;
 
 /// The instruction sets, and the reference compiled without hardware FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +132,7 @@ impl Visitor for Tiles<'_> {
     }
 
     fn quantized<F: Quantized>(self) {
+        assert!(!F::Scales::HALVES, "{} has no way over tiles", F::NAME);
         // SAFETY: `tiles` checked the CPU's features.
         unsafe { quantized_amx::<F>(self.0) }
     }

@@ -96,18 +96,41 @@ unsafe fn bias(block: PanelBlock, plane: Option<Plane>, t: usize) -> i32 {
 
 /// Lanes with a way to multiply packed quants.
 pub(super) trait IntLanes: Lanes {
-    /// Adds one sub-block to the sums of all rows of the panel.
+    /// Groups of rows of weights that are best worked on at once.
+    const GROUPS: usize = 1;
+
+    /// Adds one sub-block of each of `G` groups, at the same columns, to the sums of all rows of the panel.
     ///
     /// # Safety
-    /// The quants must be readable for the format's bytes of one sub-block and aligned to 64, and the block
-    /// must have `rows` rows. The CPU must have the instruction set, and so must the function this is
-    /// inlined into.
-    unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>);
+    /// The quants must be readable for the format's bytes of one sub-block and aligned to 64, and the block, the
+    /// same for all groups, must have `rows` rows. The CPU must have the instruction set, and so must the
+    /// function this is inlined into.
+    unsafe fn sub_blocks<F: Quantized, const G: usize>(
+        operands: &[Operands<Self>; G],
+        sums: &mut [Sums<Self>; G],
+    );
 }
 
 macro_rules! reference {
     ($name:ident) => {
         impl IntLanes for $name {
+            #[inline(always)]
+            unsafe fn sub_blocks<F: Quantized, const G: usize>(
+                operands: &[Operands<Self>; G],
+                sums: &mut [Sums<Self>; G],
+            ) {
+                for (operands, sums) in operands.iter().zip(sums) {
+                    // SAFETY: as the caller vouches.
+                    unsafe { Self::sub_block::<F>(operands, sums) };
+                }
+            }
+        }
+
+        impl $name {
+            /// One group.
+            ///
+            /// # Safety
+            /// As for [`IntLanes::sub_blocks`].
             #[inline(always)]
             unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
                 let packed = operands.quants;
@@ -160,48 +183,67 @@ mod x86 {
     use crate::lanes::{Avx2, Avx512};
 
     impl IntLanes for Avx512 {
+        const GROUPS: usize = 2;
+
         #[inline(always)]
-        unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
+        unsafe fn sub_blocks<F: Quantized, const G: usize>(
+            operands: &[Operands<Self>; G],
+            sums: &mut [Sums<Self>; G],
+        ) {
+            let rows = operands[0].rows;
             // SAFETY: as the caller vouches.
             unsafe {
-                let weights = F::Quants::unpack_avx512(operands.quants);
+                // No closures: they would not have the instruction set.
+                let mut weights = [[_mm512_setzero_si512(); 8]; G];
+                for g in 0..G {
+                    weights[g] = F::Quants::unpack_avx512(operands[g].quants);
+                }
                 let mut t = 0;
-                while t + 4 <= operands.rows {
-                    dots_avx512::<F, 4>(operands, &weights, t, sums);
+                // As many as there are registers for.
+                while F::Scales::HALVES && t + 2 <= rows {
+                    dots_avx512::<F, G, 2>(operands, &weights, t, sums);
+                    t += 2;
+                }
+                while !F::Scales::HALVES && t + 4 <= rows {
+                    dots_avx512::<F, G, 4>(operands, &weights, t, sums);
                     t += 4;
                 }
-                while t < operands.rows {
-                    dots_avx512::<F, 1>(operands, &weights, t, sums);
+                while t < rows {
+                    dots_avx512::<F, G, 1>(operands, &weights, t, sums);
                     t += 1;
                 }
             }
         }
     }
 
-    /// Rows `first .. first + T` of the panel, their dependent instructions interleaved.
+    /// Rows `first .. first + T` of the panel times each group, their dependent instructions interleaved: a row's
+    /// activations are loaded once for all groups, since loads are what there is most of.
     ///
     /// # Safety
-    /// As for [`IntLanes::sub_block`]; the rows must exist.
+    /// As for [`IntLanes::sub_blocks`]; the rows must exist.
     #[inline(always)]
-    unsafe fn dots_avx512<F: Quantized, const T: usize>(
-        operands: &Operands<Avx512>,
-        weights: &[__m512i; 8],
+    unsafe fn dots_avx512<F: Quantized, const G: usize, const T: usize>(
+        operands: &[Operands<Avx512>; G],
+        weights: &[[__m512i; 8]; G],
         first: usize,
-        sums: &mut Sums<Avx512>,
+        sums: &mut [Sums<Avx512>; G],
     ) {
         let planes = bias_planes::<F>();
+        let block = operands[0].block;
         // SAFETY: as the caller vouches.
         unsafe {
-            let mut low = [_mm512_setzero_si512(); T];
+            let mut low = [[_mm512_setzero_si512(); G]; T];
             let mut high = low;
             for t in 0..T {
-                low[t] = _mm512_set1_epi32(bias(operands.block, planes[0], first + t));
-                high[t] = _mm512_set1_epi32(bias(operands.block, planes[1], first + t));
+                low[t] = [_mm512_set1_epi32(bias(block, planes[0], first + t)); G];
+                high[t] = [_mm512_set1_epi32(bias(block, planes[1], first + t)); G];
             }
             for j in 0..4 {
                 for t in 0..T {
-                    let four = _mm512_set1_epi32(operands.block.four(first + t, j));
-                    low[t] = _mm512_dpbusd_epi32(low[t], weights[j], four);
+                    let four = _mm512_set1_epi32(block.four(first + t, j));
+                    for g in 0..G {
+                        low[t][g] = _mm512_dpbusd_epi32(low[t][g], weights[g][j], four);
+                    }
                 }
             }
             if !F::Scales::HALVES {
@@ -209,17 +251,22 @@ mod x86 {
             }
             for j in 4..8 {
                 for t in 0..T {
-                    let four = _mm512_set1_epi32(operands.block.four(first + t, j));
-                    high[t] = _mm512_dpbusd_epi32(high[t], weights[j], four);
+                    let four = _mm512_set1_epi32(block.four(first + t, j));
+                    for g in 0..G {
+                        high[t][g] = _mm512_dpbusd_epi32(high[t][g], weights[g][j], four);
+                    }
                 }
             }
             for t in 0..T {
-                let dot = Avx512(_mm512_cvtepi32_ps(high[t]));
-                if F::Scales::HALVES {
-                    let low = Avx512(_mm512_cvtepi32_ps(low[t]));
-                    operands.add_halves::<F::Scales>(sums, first + t, low, dot);
-                } else {
-                    operands.add::<F::Scales>(sums, first + t, dot);
+                for g in 0..G {
+                    let dot = Avx512(_mm512_cvtepi32_ps(high[t][g]));
+                    let sums = &mut sums[g];
+                    if F::Scales::HALVES {
+                        let low = Avx512(_mm512_cvtepi32_ps(low[t][g]));
+                        operands[g].add_halves::<F::Scales>(sums, first + t, low, dot);
+                    } else {
+                        operands[g].add::<F::Scales>(sums, first + t, dot);
+                    }
                 }
             }
         }
@@ -245,17 +292,22 @@ mod x86 {
 
     impl IntLanes for Avx2 {
         #[inline(always)]
-        unsafe fn sub_block<F: Quantized>(operands: &Operands<Self>, sums: &mut Sums<Self>) {
-            // SAFETY: as the caller vouches.
-            unsafe {
+        unsafe fn sub_blocks<F: Quantized, const G: usize>(
+            operands: &[Operands<Self>; G],
+            sums: &mut [Sums<Self>; G],
+        ) {
+            for (operands, sums) in operands.iter().zip(sums) {
                 let mut t = 0;
-                while t + 4 <= operands.rows {
-                    dots_avx2::<F, 4>(operands, t, sums);
-                    t += 4;
-                }
-                while t < operands.rows {
-                    dots_avx2::<F, 1>(operands, t, sums);
-                    t += 1;
+                // SAFETY: as the caller vouches.
+                unsafe {
+                    while t + 4 <= operands.rows {
+                        dots_avx2::<F, 4>(operands, t, sums);
+                        t += 4;
+                    }
+                    while t < operands.rows {
+                        dots_avx2::<F, 1>(operands, t, sums);
+                        t += 1;
+                    }
                 }
             }
         }
@@ -264,7 +316,7 @@ mod x86 {
     /// Rows `first .. first + T` of the panel.
     ///
     /// # Safety
-    /// As for [`IntLanes::sub_block`]; the rows must exist.
+    /// As for [`IntLanes::sub_blocks`]; the rows must exist.
     #[inline(always)]
     unsafe fn dots_avx2<F: Quantized, const T: usize>(
         operands: &Operands<Avx2>,
@@ -291,7 +343,7 @@ mod x86 {
     /// The dot products of vectors `first .. end`, converted.
     ///
     /// # Safety
-    /// As for [`IntLanes::sub_block`].
+    /// As for [`IntLanes::sub_blocks`].
     #[inline(always)]
     unsafe fn half_dots<F: Quantized, const T: usize>(
         operands: &Operands<Avx2>,

@@ -213,7 +213,7 @@ fn run(twin: Twin, pool: &Pool, input: Input<'_>, products: &mut [Product<'_>]) 
         let (weight, out) = shared.get(work.product);
         match input {
             #[cfg(target_arch = "x86_64")]
-            Input::Quantized(x) if twin == Twin::Amx && rows >= amx::MIN_ROWS => {
+            Input::Quantized(x) if twin == Twin::Amx && amx::pays(weight, rows) => {
                 dispatch::tiles(&amx::TileProduct {
                     weight,
                     groups: work.groups,

@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
 use super::{activations, float};
 use crate::packed::quants::GROUP;
 use crate::packed::{InputKind, PackedMatrix};
@@ -47,15 +45,8 @@ pub(super) fn share(len: usize, part: usize, parts: usize) -> Range<usize> {
     len * part / parts..len * (part + 1) / parts
 }
 
-/// Groups that a kernel for `rows` rows of quantised activations is best given at once.
-fn quantized_at_once(rows: usize) -> usize {
-    #[cfg(target_arch = "x86_64")]
-    if rows >= amx::MIN_ROWS {
-        return amx::GROUPS_AT_ONCE;
-    }
-    let _ = rows;
-    1
-}
+/// Groups of quantised weights that kernels are best given at once.
+const QUANTIZED_AT_ONCE: usize = 2;
 
 /// The most products in one call.
 pub const PRODUCTS_MAX: usize = 8;
@@ -150,7 +141,7 @@ impl Cut {
         let pieces = by_time.max(by_size).next_multiple_of(threads);
         let at_once = match weight.input_kind() {
             InputKind::Float => float::groups_at_once(rows),
-            InputKind::Quantized => quantized_at_once(rows),
+            InputKind::Quantized => QUANTIZED_AT_ONCE,
         };
         // Not so many at once that a thread would be left without any.
         let fair = groups.div_ceil(threads);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Outputs;
 use super::activations::{PANEL_ROWS, Panel};
 use super::int_lanes::{IntLanes, Operands, Sums};
-use crate::formats::Quantized;
+use crate::formats::{Quantized, SUB_BLOCK};
 use crate::packed::PackedMatrix;
 use crate::packed::quants::{GROUP, Quants};
 use crate::packed::scales::{FACTOR_BYTES, Scales};
@@ -27,55 +27,86 @@ impl PanelProduct<'_> {
     /// The CPU must have the instruction set of `V`, and so must the function this is inlined into.
     #[inline(always)]
     pub(super) unsafe fn run<F: Quantized, V: IntLanes>(&self) {
-        for group in self.groups.clone() {
-            // SAFETY: as the caller vouches.
-            unsafe { self.group::<F, V>(group) };
+        let mut group = self.groups.start;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if V::GROUPS == 2 {
+                while group + 2 <= self.groups.end {
+                    self.side_by_side::<F, V, 2>(group);
+                    group += 2;
+                }
+            }
+            for group in group..self.groups.end {
+                self.side_by_side::<F, V, 1>(group);
+            }
         }
     }
 
-    /// One group.
+    /// Groups `first .. first + G` at once.
     ///
     /// # Safety
     /// As for `run`.
     #[inline(always)]
-    unsafe fn group<F: Quantized, V: IntLanes>(&self, group: usize) {
-        let layout = self.weight.layout();
-        let start = self.weight.group(group);
-        let rows = self.panel.rows;
-        let mut sums: Sums<V> = [V::splat(0.0); PANEL_ROWS];
-        for block in 0..self.weight.cols() / F::BLOCK_LEN {
-            let factors =
-                start.wrapping_add(layout.factors + block * F::Scales::FACTORS * FACTOR_BYTES);
-            prefetch::near(factors.wrapping_add(prefetch::FAR / 32));
-            // The scales of the next group lie too far off the stream of quants to come with it.
-            prefetch::second_level(factors.wrapping_add(layout.bytes));
-            for number in block * F::SUB_BLOCKS..(block + 1) * F::SUB_BLOCKS {
-                let quants = start.wrapping_add(number * F::Quants::BYTES);
-                let small = start.wrapping_add(layout.small + number * F::Scales::SMALL * GROUP);
-                if F::Scales::SMALL > 0 {
-                    prefetch::second_level(small.wrapping_add(layout.bytes));
+    unsafe fn side_by_side<F: Quantized, V: IntLanes, const G: usize>(&self, first: usize) {
+        let mut sums: [Sums<V>; G] = [[V::splat(0.0); PANEL_ROWS]; G];
+        for number in 0..self.weight.cols() / SUB_BLOCK {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                // No closures: they would not have the instruction set.
+                let mut operands = [self.operands::<F, V>(first, number); G];
+                for (g, operands) in operands.iter_mut().enumerate().skip(1) {
+                    *operands = self.operands::<F, V>(first + g, number);
                 }
-                for line in 0..F::Quants::BYTES / 64 {
-                    prefetch::stream(quants.wrapping_add(64 * line));
-                }
-                // SAFETY: the group holds that many blocks, laid out like this, and the panel too.
-                unsafe {
-                    let operands = Operands {
-                        quants,
-                        step: F::Scales::step::<V>(factors, small),
-                        block: self.panel.block(number),
-                        rows,
-                    };
-                    V::sub_block::<F>(&operands, &mut sums);
-                }
+                V::sub_blocks::<F, G>(&operands, &mut sums);
             }
         }
-        for (t, &sums) in sums[..rows].iter().enumerate() {
-            // SAFETY: nobody else writes these outputs.
-            unsafe {
-                self.out
-                    .write(self.panel.first_row + t, group * GROUP, sums)
-            };
+        for (g, sums) in sums.iter().enumerate() {
+            for (t, &sums) in sums[..self.panel.rows].iter().enumerate() {
+                // SAFETY: nobody else writes these outputs.
+                unsafe {
+                    self.out
+                        .write(self.panel.first_row + t, (first + g) * GROUP, sums);
+                };
+            }
+        }
+    }
+
+    /// Sub-block `number` of a group; fetches what comes after it.
+    ///
+    /// # Safety
+    /// As for `run`; the sub-block must exist.
+    #[inline(always)]
+    unsafe fn operands<F: Quantized, V: IntLanes>(
+        &self,
+        group: usize,
+        number: usize,
+    ) -> Operands<V> {
+        let layout = self.weight.layout();
+        let start = self.weight.group(group);
+        let block = number / F::SUB_BLOCKS;
+        let factors =
+            start.wrapping_add(layout.factors + block * F::Scales::FACTORS * FACTOR_BYTES);
+        let quants = start.wrapping_add(number * F::Quants::BYTES);
+        let small = start.wrapping_add(layout.small + number * F::Scales::SMALL * GROUP);
+        // The scales of the next group lie too far off the stream of quants to come with it.
+        if number.is_multiple_of(F::SUB_BLOCKS) {
+            prefetch::near(factors.wrapping_add(prefetch::FAR / 32));
+            prefetch::second_level(factors.wrapping_add(V::GROUPS * layout.bytes));
+        }
+        if F::Scales::SMALL > 0 {
+            prefetch::second_level(small.wrapping_add(V::GROUPS * layout.bytes));
+        }
+        for line in 0..F::Quants::BYTES / 64 {
+            prefetch::stream(quants.wrapping_add(64 * line));
+        }
+        // SAFETY: the group holds that many blocks, laid out like this, and the panel too.
+        unsafe {
+            Operands {
+                quants,
+                step: F::Scales::step::<V>(factors, small),
+                block: self.panel.block(number),
+                rows: self.panel.rows,
+            }
         }
     }
 }
