@@ -705,6 +705,31 @@ mod tests {
     }
 
     #[test]
+    fn the_commands_in_the_readme_are_understood() {
+        let mut count = 0;
+        for line in include_str!("../README.md").lines() {
+            let starts = ["plainchant ", "cargo run --release -- "];
+            let Some((_, command)) = starts.iter().find_map(|start| line.split_once(start)) else {
+                continue;
+            };
+            if !line.starts_with("    ") {
+                continue;
+            }
+            let command = command.split(" # ").next().unwrap_or_default();
+            // What is in quotes is one argument.
+            let parts = command.split('"').enumerate();
+            let arguments = parts.flat_map(|(i, part)| match i % 2 {
+                0 => part.split_whitespace().collect(),
+                _ => vec![part],
+            });
+            let parsed = Cli::try_parse_from(std::iter::once("plainchant").chain(arguments));
+            assert!(parsed.is_ok(), "{command}: {}", parsed.unwrap_err());
+            count += 1;
+        }
+        assert!(count >= 10, "only {count} commands found");
+    }
+
+    #[test]
     fn the_help_states_the_ranges_that_the_engine_checks() {
         let mut command = Cli::command();
         let run = command.find_subcommand_mut("run").unwrap();

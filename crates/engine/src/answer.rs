@@ -22,16 +22,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The prompt, with room for an answer that fills `limit` positions.
-    pub(crate) fn new(sequence: SequenceId, prompt: Vec<u32>, limit: usize) -> Self {
-        let prompt_len = prompt.len();
-        let mut tokens = prompt;
-        tokens.reserve(limit.saturating_sub(prompt_len));
+    /// A sequence that begins with `prompt`, which should have room for the answer.
+    pub(crate) fn new(sequence: SequenceId, prompt: Vec<u32>) -> Self {
         Self {
             sequence,
-            tokens,
+            prompt_len: prompt.len(),
+            tokens: prompt,
             done: 0,
-            prompt_len,
         }
     }
 
@@ -91,7 +88,6 @@ impl Answer {
         vocabulary: usize,
         context: usize,
     ) -> Self {
-        let room = context - request.prompt.len();
         Self {
             id,
             tokenizer: Arc::clone(tokenizer),
@@ -100,7 +96,7 @@ impl Answer {
             detokenizer: Detokenizer::new(Arc::clone(tokenizer), DetokenizerOptions::default()),
             stops,
             hasher: request.logits_hash.then(blake3::Hasher::new),
-            limit: request.max_tokens.unwrap_or(room).min(room),
+            limit: request.answer_max(context),
             generated: 0,
             chosen: None,
             sampling: request.sampling.clone(),

@@ -124,8 +124,9 @@ impl Engine {
     /// Takes a request; it begins with one of the next steps.
     ///
     /// # Errors
-    /// When the prompt is empty or doesn't fit, a parameter is out of range, or too many wait.
-    pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+    /// When the prompt is empty or doesn't fit, a parameter is out of range, too many wait, or there is no
+    /// memory for the answer's tokens.
+    pub fn submit(&mut self, mut request: Request) -> Result<RequestId, EngineError> {
         let vocabulary = self.model().architecture.vocabulary;
         let (prompt, context) = (request.prompt.len(), self.options.context);
         if prompt == 0 {
@@ -150,6 +151,12 @@ impl Engine {
         if self.waiting.len() >= QUEUE_MAX {
             return Err(EngineError::QueueFull(self.waiting.len()));
         }
+        // All at once, so that no step has to make room for a token.
+        let answer = request.answer_max(context);
+        let reserved = request.prompt.try_reserve_exact(answer);
+        reserved.map_err(|_| EngineError::OutOfMemory {
+            bytes: (prompt + answer) * size_of::<u32>(),
+        })?;
         let id = RequestId(self.next_id);
         self.next_id += 1;
         self.waiting.push_back(Waiting { id, request, stops });
@@ -216,7 +223,7 @@ impl Engine {
                 (self.model().architecture.vocabulary, self.options.context);
             let answer = Answer::new(id, &request, stops, &self.tokenizer, vocabulary, context);
             let prompt = std::mem::take(&mut request.prompt);
-            self.contexts.push(Context::new(sequence, prompt, context));
+            self.contexts.push(Context::new(sequence, prompt));
             self.answers.push(answer);
         }
         Ok(())

@@ -46,6 +46,14 @@ pub enum EngineError {
     /// The queue is full.
     #[error("{0} requests are waiting already; try again later")]
     QueueFull(usize),
+    /// Memory for a request's tokens can't be had.
+    #[error(
+        "cannot allocate {bytes} bytes for the tokens of a request; ask for a shorter answer or context"
+    )]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
     /// A stop text.
     #[error(transparent)]
     Stop(#[from] StopError),

@@ -25,6 +25,14 @@ pub struct Request {
     pub logits_hash: bool,
 }
 
+impl Request {
+    /// Tokens to generate at most where a sequence holds `context` positions.
+    pub(crate) fn answer_max(&self, context: usize) -> usize {
+        let room = context.saturating_sub(self.prompt.len());
+        self.max_tokens.unwrap_or(room).min(room)
+    }
+}
+
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {

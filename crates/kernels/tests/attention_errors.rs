@@ -147,12 +147,20 @@ fn sizes_that_do_not_fit() {
         let error = AttentionError::Heads { heads, kv_heads: 2 };
         assert_eq!(call(&rows[..1], heads, &table), Err(error));
     }
-    let limits = AttentionLimits {
-        context: usize::MAX,
-        ..LIMITS
-    };
-    let error = AttentionScratch::new(limits).expect_err("too much");
-    assert_eq!(error, AttentionError::Memory { limits });
+    for (rows, context) in [(40, usize::MAX), (40, 1 << 56), (1 << 56, 100)] {
+        let limits = AttentionLimits {
+            rows,
+            context,
+            ..LIMITS
+        };
+        match AttentionScratch::new(limits).expect_err("too much") {
+            AttentionError::Memory { bytes, limits: l } => {
+                assert_eq!(l, limits);
+                assert!(bytes > rows.max(context) || bytes == usize::MAX);
+            }
+            error => panic!("{error}"),
+        }
+    }
 }
 
 #[test]

@@ -37,7 +37,9 @@ impl Memory {
     pub fn new(architecture: &Architecture, options: MemoryOptions) -> Result<Self, ModelError> {
         let (layers, shapes) = plan(architecture, options.kv_type);
         let mut pages = Table::pages_needed(&layers, shapes.len(), options.context);
-        pages.iter_mut().for_each(|n| *n *= options.sequences);
+        pages
+            .iter_mut()
+            .for_each(|n| *n = n.saturating_mul(options.sequences));
         let stores = shapes
             .iter()
             .zip(&pages)

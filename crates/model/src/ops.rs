@@ -4,6 +4,7 @@
 //! against this page only.
 
 use kernels::attention::{self, AttentionArgs, AttentionError, AttentionScratch};
+use kernels::buffer::{Buffer, OutOfMemory};
 use kernels::isa::Isa;
 use kernels::matmul::{self, Product, QuantizedRows};
 use kernels::packed::{InputKind, PackedMatrix};
@@ -329,22 +330,25 @@ impl Ops {
 #[derive(Debug)]
 pub struct Angles {
     half: usize,
-    cos: Vec<f32>,
-    sin: Vec<f32>,
+    cos: Buffer<f32>,
+    sin: Buffer<f32>,
     rows: usize,
 }
 
 impl Angles {
     /// Room for `capacity` rows of `dims` turning dimensions.
-    #[must_use]
-    pub fn new(dims: usize, capacity: usize) -> Self {
+    ///
+    /// # Errors
+    /// When there is no memory for them.
+    pub fn new(dims: usize, capacity: usize) -> Result<Self, OutOfMemory> {
         let half = dims / 2;
-        Self {
+        let values = capacity.saturating_mul(half);
+        Ok(Self {
             half,
-            cos: vec![0.0; capacity * half],
-            sin: vec![0.0; capacity * half],
+            cos: Buffer::zeroed(values)?,
+            sin: Buffer::zeroed(values)?,
             rows: 0,
-        }
+        })
     }
 
     /// Computes the angles of `positions`.

@@ -91,13 +91,23 @@ impl Workspace {
                 .ropes
                 .iter()
                 .map(|r| Angles::new(r.dims, capacity))
-                .collect(),
+                .collect::<Result<_, _>>()?,
             rope_styles: architecture.ropes.iter().map(|r| r.style).collect(),
-            positions: Vec::with_capacity(capacity),
-            row_refs: Vec::with_capacity(capacity),
-            slots: Vec::with_capacity(capacity),
+            positions: room(capacity)?,
+            row_refs: room(capacity)?,
+            slots: room(capacity)?,
         })
     }
+}
+
+/// An empty list with room for `capacity` items.
+fn room<T>(capacity: usize) -> Result<Vec<T>, OutOfMemory> {
+    let mut items = Vec::new();
+    let bytes = capacity.saturating_mul(size_of::<T>());
+    items
+        .try_reserve_exact(capacity)
+        .map_err(|_| OutOfMemory { bytes })?;
+    Ok(items)
 }
 
 fn widths(architecture: &Architecture) -> Widths {

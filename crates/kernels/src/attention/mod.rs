@@ -123,8 +123,14 @@ pub struct AttentionArgs<'a> {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum AttentionError {
     /// The scratch memory cannot be had.
-    #[error("cannot allocate the memory attention works in for {limits:?}; use a shorter context")]
+    #[error(
+        "cannot allocate {bytes} bytes for attention of {} tokens at once over {} positions; use a shorter \
+         context or a smaller prefill chunk",
+        .limits.rows, .limits.context
+    )]
     Memory {
+        /// Bytes asked for, as far as they can be counted.
+        bytes: usize,
         /// What was asked for.
         limits: AttentionLimits,
     },

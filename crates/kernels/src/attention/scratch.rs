@@ -91,18 +91,19 @@ impl AttentionScratch {
     /// # Errors
     /// [`AttentionError::Memory`] when the memory cannot be had.
     pub fn new(limits: AttentionLimits) -> Result<Self, AttentionError> {
-        let failed = AttentionError::Memory { limits };
+        let failed = |bytes| AttentionError::Memory { bytes, limits };
         let (worker_floats, workers_bytes, partials_bytes) =
-            sizes(&limits).ok_or_else(|| failed.clone())?;
+            sizes(&limits).ok_or_else(|| failed(usize::MAX))?;
+        let zeroed = |bytes| ZeroedBytes::new(bytes).ok_or_else(|| failed(bytes));
         let mut tiles = Vec::new();
         tiles
             .try_reserve_exact(limits.rows)
-            .map_err(|_| failed.clone())?;
+            .map_err(|_| failed(limits.rows.saturating_mul(size_of::<Tile>())))?;
         Ok(Self {
             limits,
             worker_floats,
-            workers: ZeroedBytes::new(workers_bytes).ok_or_else(|| failed.clone())?,
-            partials: ZeroedBytes::new(partials_bytes).ok_or(failed)?,
+            workers: zeroed(workers_bytes)?,
+            partials: zeroed(partials_bytes)?,
             tiles,
         })
     }
