@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use kernels::pool::Pool;
-use model::Model;
+use model::{Model, ModelError};
 use text::{ChatTemplate, Tokenizer};
 use weights::gguf::Gguf;
 use weights::load::{LoadOptions, LoadProgress};
@@ -146,9 +146,12 @@ pub(crate) fn load(file: &Gguf, pool: &Pool) -> Result<Arc<Model>> {
     };
     let model = Model::load(file, pool, options);
     bar.finish();
-    Ok(Arc::new(model.with_context(|| {
-        format!("can't load {}", file.path().display())
-    })?))
+    match model {
+        Ok(model) => Ok(Arc::new(model)),
+        // These name the file themselves.
+        Err(error @ (ModelError::File(_) | ModelError::Load(_))) => Err(error.into()),
+        Err(error) => Err(error).with_context(|| format!("can't load {}", file.path().display())),
+    }
 }
 
 /// A pool of so many threads.

@@ -333,6 +333,21 @@ fn values_that_overflow_are_told_with_place_and_value() {
 }
 
 #[test]
+fn a_tensor_that_cannot_be_loaded_names_the_file_once() {
+    const TENSOR: &str = "blk.1.ffn_down.weight";
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.gguf");
+    let name = path.to_str().unwrap();
+    let mut bytes = fs::read(tiny("llama-untied")).unwrap();
+    let file = weights::gguf::Gguf::open(tiny("llama-untied")).unwrap();
+    let start = file.tensor_range(file.tensor(TENSOR).unwrap()).start;
+    bytes[start..start + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let told = run(&["run", "--raw", "hi", "--model", name]).failure(1, &[TENSOR, "NaN"]);
+    assert_eq!(told.matches(name).count(), 1, "{told}");
+}
+
+#[test]
 fn a_model_of_an_unknown_family_is_shown_but_not_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.gguf");

@@ -74,7 +74,7 @@ pub enum PackError {
         value: String,
     },
     /// There is no memory for the packed form.
-    #[error("no memory for {bytes} bytes of packed weights")]
+    #[error("no memory for {bytes} bytes of packed weights; free some, or take a smaller model")]
     Memory {
         /// Bytes asked for.
         bytes: u128,
