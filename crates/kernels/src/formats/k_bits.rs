@@ -15,11 +15,13 @@ pub(super) fn pick(bytes: &[u8], shift: usize, mask: u8) -> [u8; SUB_BLOCK] {
     picked
 }
 
-/// Adds `high` to the quants, above their lower four bits.
+/// Adds `high`, whose bytes are below 16, to the quants, above their lower four bits.
 #[inline]
 pub(super) fn add_upper(quants: &mut [u8; SUB_BLOCK], high: &[u8; SUB_BLOCK]) {
-    for (quant, high) in quants.iter_mut().zip(high) {
-        *quant |= high << 4;
+    let eights = quants.as_chunks_mut::<8>().0;
+    for (eight, high) in eights.iter_mut().zip(high.as_chunks::<8>().0) {
+        let both = u64::from_le_bytes(*eight) | u64::from_le_bytes(*high) << 4;
+        *eight = both.to_le_bytes();
     }
 }
 

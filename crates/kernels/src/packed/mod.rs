@@ -15,12 +15,19 @@ use crate::formats::{
     Float, Format, Quantized, SUB_BLOCK, SubBlock, Visitor, sub_block_values, u16_at, widen_f16,
 };
 use crate::pool::Pool;
+use crate::prefetch;
 use quants::{GROUP, Quants};
 use scales::{FACTOR_BYTES, Scales};
 use storage::Storage;
 
 /// Bytes of the file that one chunk of packing work reads, at least.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// Bytes to which a group is padded.
+const PADDING: usize = 64;
+/// How far ahead of the packing the file is fetched, in bytes: beyond the page of memory that the CPU itself
+/// looks ahead in.
+const AHEAD: usize = 4096;
 
 /// What a matrix is multiplied with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,7 +257,7 @@ impl Visitor for LayoutOf {
         GroupLayout {
             factors: end,
             small: end,
-            bytes: end.next_multiple_of(64),
+            bytes: end.next_multiple_of(PADDING),
         }
     }
 
@@ -261,7 +268,7 @@ impl Visitor for LayoutOf {
         GroupLayout {
             factors,
             small,
-            bytes: end.next_multiple_of(64),
+            bytes: end.next_multiple_of(PADDING),
         }
     }
 }
@@ -305,7 +312,12 @@ impl PackAll<'_> {
                     // SAFETY: each group is packed by one chunk only, and nobody reads it before the end.
                     let dst = unsafe {
                         let start = self.packed.group(group).cast_mut();
-                        start.write_bytes(0, layout.bytes);
+                        // A whole group writes all of its bytes but the padding behind them.
+                        let kept = match rows.len() == GROUP {
+                            true => layout.bytes - PADDING.min(layout.bytes),
+                            false => 0,
+                        };
+                        start.add(kept).write_bytes(0, layout.bytes - kept);
                         std::slice::from_raw_parts_mut(start, layout.bytes)
                     };
                     let src = &self.src[rows.start * row_bytes..rows.end * row_bytes];
@@ -386,6 +398,9 @@ fn pack_blocks<F: Quantized>(
     let (factors, small) = rest.split_at_mut(layout.small - layout.factors);
     for (lane, row) in src.chunks_exact(blocks * F::BLOCK_BYTES).enumerate() {
         for (b, block) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
+            for line in (0..F::BLOCK_BYTES).step_by(prefetch::LINE) {
+                prefetch::second_level(block.as_ptr().wrapping_add(AHEAD + line));
+            }
             for (i, &factor) in F::factors(block)[..F::Scales::FACTORS].iter().enumerate() {
                 if factor & 0x7c00 == 0x7c00 {
                     return Err((first_row + lane, b, widen_f16(factor)));

@@ -110,8 +110,10 @@ fn spread_bits<const COUNT: usize>(
 
 #[inline(always)]
 fn pack_nibbles(dst: &mut [u8], row: usize, quants: &[u8; SUB_BLOCK]) {
-    for k in 0..SUB_BLOCK / 2 {
-        dst[place(row, k)] = quants[k] & 15 | quants[k + SUB_BLOCK / 2] << 4;
+    let mask = 0x0f0f_0f0f;
+    for j in 0..4 {
+        let both = word(quants, j) & mask | (word(quants, j + 4) & mask) << 4;
+        dst[VECTOR * j + 4 * row..][..4].copy_from_slice(&both.to_le_bytes());
     }
 }
 
@@ -338,8 +340,8 @@ impl Quants for Bits8 {
 
     #[inline(always)]
     fn pack(dst: &mut [u8], row: usize, quants: &[u8; SUB_BLOCK]) {
-        for (k, quant) in quants.iter().enumerate() {
-            dst[place(row, k)] = *quant;
+        for (j, four) in quants.as_chunks::<4>().0.iter().enumerate() {
+            dst[VECTOR * j + 4 * row..][..4].copy_from_slice(four);
         }
     }
     #[inline(always)]
