@@ -75,12 +75,13 @@ fn chosen<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
     }
 }
 
-/// A matrix of weights that are all finite. (The time of a product doesn't depend on them.)
+/// A matrix of weights that are all finite and none of them denormal. (The time of a product doesn't depend on such.)
 fn matrix(format: Format, (rows, cols): (usize, usize), pool: &Pool) -> Result<PackedMatrix> {
     let bytes = rows * (cols / format.block_len()) * format.block_bytes();
-    // No byte above 0x3f, so that no exponent of a float, wherever it lies, is that of an infinity.
+    // No byte above 0x3f or below 0x10, so that no exponent of a float, wherever it lies, is that of an infinity
+    // or of a denormal, which would take a CPU a hundred times as long.
     let bytes: Vec<u8> = (0..bytes)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f) as u8)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f | 0x10) as u8)
         .collect();
     Ok(PackedMatrix::pack(
         format,

@@ -10,15 +10,18 @@ use crate::packed::PackedMatrix;
 use crate::packed::quants::GROUP;
 use crate::prefetch;
 
-/// Rows of activations at once, at most.
-const MAX_ROWS: usize = 8;
+/// Rows of activations at once, at most: as many as leave registers for two groups' sums. Each widened weight then
+/// serves twelve multiply-adds.
+const MAX_ROWS: usize = 12;
 
 /// Groups of rows of weights that hide the latency of one another, for so many rows of activations.
 pub(super) fn groups_at_once(rows: usize) -> usize {
     match rows {
         0..=2 => 8,
         3..=6 => 4,
-        _ => 3,
+        7..=8 => 3,
+        // Tiles of 7 and 8 rows take three, larger ones two.
+        _ => 6,
     }
 }
 
@@ -56,6 +59,10 @@ impl FloatProduct<'_> {
                         6 => self.columns::<F, V, 6, 4, 2>(row),
                         7 => self.columns::<F, V, 7, 3, 1>(row),
                         8 => self.columns::<F, V, 8, 3, 1>(row),
+                        9 => self.columns::<F, V, 9, 2, 1>(row),
+                        10 => self.columns::<F, V, 10, 2, 1>(row),
+                        11 => self.columns::<F, V, 11, 2, 1>(row),
+                        12 => self.columns::<F, V, 12, 2, 1>(row),
                         other => debug_assert_eq!(other, 0),
                     }
                 } else {
@@ -64,6 +71,8 @@ impl FloatProduct<'_> {
                         2 => self.columns::<F, V, 2, 2, 1>(row),
                         3 => self.columns::<F, V, 3, 1, 1>(row),
                         4 => self.columns::<F, V, 4, 1, 1>(row),
+                        5 => self.columns::<F, V, 5, 1, 1>(row),
+                        6 => self.columns::<F, V, 6, 1, 1>(row),
                         other => debug_assert_eq!(other, 0),
                     }
                 }
@@ -120,7 +129,11 @@ impl FloatProduct<'_> {
                 // SAFETY: the groups exist and have `cols` vectors of sixteen aligned values.
                 *weights = unsafe {
                     let at = start.add(g * stride + k * GROUP * F::BLOCK_BYTES);
-                    prefetch::stream(at);
+                    // A line holds two columns of the shorter formats. Where a column takes few instructions, to ask
+                    // costs more than to fetch twice.
+                    if T <= 4 || (k * GROUP * F::BLOCK_BYTES).is_multiple_of(prefetch::LINE) {
+                        prefetch::stream(at);
+                    }
                     F::load(at)
                 };
             }

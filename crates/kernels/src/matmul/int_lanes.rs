@@ -297,18 +297,90 @@ mod x86 {
             sums: &mut [Sums<Self>; G],
         ) {
             for (operands, sums) in operands.iter().zip(sums) {
-                let mut t = 0;
                 // SAFETY: as the caller vouches.
                 unsafe {
-                    while t + 4 <= operands.rows {
-                        dots_avx2::<F, 4>(operands, t, sums);
-                        t += 4;
-                    }
-                    while t < operands.rows {
-                        dots_avx2::<F, 1>(operands, t, sums);
-                        t += 1;
+                    if operands.rows < BUFFERED_FROM || is_cheap::<F>() {
+                        rows_avx2::<F, _>(operands, &Packed(operands.quants), sums);
+                    } else {
+                        rows_avx2::<F, _>(operands, &Unpacked::of::<F>(operands.quants), sums);
                     }
                 }
+            }
+        }
+    }
+
+    /// From this many rows on, AVX2 unpacks a sub-block to memory first: sixteen registers are too few to hold it, and
+    /// unpacking it again for every few rows takes longer.
+    const BUFFERED_FROM: usize = 8;
+
+    /// Where the unpacked quants of a sub-block come from.
+    trait Source {
+        /// Half `half` of unpacked vector `j`.
+        ///
+        /// # Safety
+        /// As for [`Quants::unpack_avx2`].
+        unsafe fn vector<Q: Quants>(&self, j: usize, half: usize) -> __m256i;
+    }
+
+    /// Packed quants, unpacked at every use.
+    struct Packed(*const u8);
+
+    impl Source for Packed {
+        #[inline(always)]
+        unsafe fn vector<Q: Quants>(&self, j: usize, half: usize) -> __m256i {
+            // SAFETY: as the caller vouches.
+            unsafe { Q::unpack_avx2(self.0, j, half) }
+        }
+    }
+
+    /// Unpacked quants.
+    struct Unpacked([[__m256i; 2]; 8]);
+
+    impl Unpacked {
+        /// # Safety
+        /// As for [`Quants::unpack_avx2`].
+        #[inline(always)]
+        unsafe fn of<F: Quantized>(quants: *const u8) -> Self {
+            // SAFETY: as the caller vouches.
+            unsafe {
+                let mut vectors = [[_mm256_setzero_si256(); 2]; 8];
+                for j in 0..8 {
+                    for half in 0..2 {
+                        vectors[j][half] = F::Quants::unpack_avx2(quants, j, half);
+                    }
+                }
+                Self(vectors)
+            }
+        }
+    }
+
+    impl Source for Unpacked {
+        #[inline(always)]
+        unsafe fn vector<Q: Quants>(&self, j: usize, half: usize) -> __m256i {
+            self.0[j][half]
+        }
+    }
+
+    /// All rows of the panel.
+    ///
+    /// # Safety
+    /// As for [`IntLanes::sub_blocks`].
+    #[inline(always)]
+    unsafe fn rows_avx2<F: Quantized, S: Source>(
+        operands: &Operands<Avx2>,
+        weights: &S,
+        sums: &mut Sums<Avx2>,
+    ) {
+        let mut t = 0;
+        // SAFETY: as the caller vouches.
+        unsafe {
+            while t + 4 <= operands.rows {
+                dots_avx2::<F, S, 4>(operands, weights, t, sums);
+                t += 4;
+            }
+            while t < operands.rows {
+                dots_avx2::<F, S, 1>(operands, weights, t, sums);
+                t += 1;
             }
         }
     }
@@ -318,21 +390,22 @@ mod x86 {
     /// # Safety
     /// As for [`IntLanes::sub_blocks`]; the rows must exist.
     #[inline(always)]
-    unsafe fn dots_avx2<F: Quantized, const T: usize>(
+    unsafe fn dots_avx2<F: Quantized, S: Source, const T: usize>(
         operands: &Operands<Avx2>,
+        weights: &S,
         first: usize,
         sums: &mut Sums<Avx2>,
     ) {
         // SAFETY: as the caller vouches.
         unsafe {
             if F::Scales::HALVES {
-                let low = half_dots::<F, T>(operands, first, 0, 4);
-                let high = half_dots::<F, T>(operands, first, 4, 8);
+                let low = half_dots::<F, S, T>(operands, weights, first, 0, 4);
+                let high = half_dots::<F, S, T>(operands, weights, first, 4, 8);
                 for t in 0..T {
                     operands.add_halves::<F::Scales>(sums, first + t, low[t], high[t]);
                 }
             } else {
-                let dots = half_dots::<F, T>(operands, first, 0, 8);
+                let dots = half_dots::<F, S, T>(operands, weights, first, 0, 8);
                 for t in 0..T {
                     operands.add::<F::Scales>(sums, first + t, dots[t]);
                 }
@@ -340,56 +413,100 @@ mod x86 {
         }
     }
 
+    /// Whether quants are unpacked in an instruction or two and their products need no widening on the way.
+    #[inline(always)]
+    fn is_cheap<F: Quantized>() -> bool {
+        F::Quants::PAIRS == 8
+    }
+
     /// The dot products of vectors `first .. end`, converted.
     ///
     /// # Safety
     /// As for [`IntLanes::sub_blocks`].
     #[inline(always)]
-    unsafe fn half_dots<F: Quantized, const T: usize>(
+    unsafe fn half_dots<F: Quantized, S: Source, const T: usize>(
         operands: &Operands<Avx2>,
+        weights: &S,
         first_row: usize,
         first: usize,
         end: usize,
     ) -> [Avx2; T] {
+        let plane = if F::Quants::EIGHT_BITS {
+            None
+        } else {
+            bias_planes::<F>()[usize::from(first > 0)]
+        };
+        // SAFETY: as the caller vouches.
+        unsafe {
+            let mut wide = [[_mm256_setzero_si256(); 2]; T];
+            for t in 0..T {
+                wide[t] = [_mm256_set1_epi32(bias(operands.block, plane, first_row + t)); 2];
+            }
+            // Both halves of the sixteen rows of weights side by side, or where there are no registers for that one
+            // after the other.
+            if T == 1 || is_cheap::<F>() {
+                add_halves::<F, S, T, 2>(operands, weights, first_row, (first, end), 0, &mut wide);
+            } else {
+                for half in 0..2 {
+                    add_halves::<F, S, T, 1>(
+                        operands,
+                        weights,
+                        first_row,
+                        (first, end),
+                        half,
+                        &mut wide,
+                    );
+                }
+            }
+            let mut dots = [Avx2(_mm256_setzero_ps(), _mm256_setzero_ps()); T];
+            for t in 0..T {
+                dots[t] = Avx2(
+                    _mm256_cvtepi32_ps(wide[t][0]),
+                    _mm256_cvtepi32_ps(wide[t][1]),
+                );
+            }
+            dots
+        }
+    }
+
+    /// Adds the dot products of vectors `first .. end` with halves `half .. half + H` of the sixteen rows of weights.
+    ///
+    /// # Safety
+    /// As for [`IntLanes::sub_blocks`].
+    #[inline(always)]
+    unsafe fn add_halves<F: Quantized, S: Source, const T: usize, const H: usize>(
+        operands: &Operands<Avx2>,
+        weights: &S,
+        first_row: usize,
+        (first, end): (usize, usize),
+        half: usize,
+        wide: &mut [[__m256i; 2]; T],
+    ) {
         // SAFETY: as the caller vouches.
         unsafe {
             let ones = _mm256_set1_epi16(1);
-            let plane = if F::Quants::EIGHT_BITS {
-                None
-            } else {
-                bias_planes::<F>()[usize::from(first > 0)]
-            };
-            let mut wide = [[_mm256_setzero_si256(); 2]; T];
-            for (t, wide) in wide.iter_mut().enumerate() {
-                *wide = [_mm256_set1_epi32(bias(operands.block, plane, first_row + t)); 2];
-            }
             let mut from = first;
             while from < end {
                 let to = (from + F::Quants::PAIRS).min(end);
-                let mut narrow = [[_mm256_setzero_si256(); 2]; T];
+                let mut narrow = [[_mm256_setzero_si256(); H]; T];
                 for j in from..to {
-                    for half in 0..2 {
-                        let weights = F::Quants::unpack_avx2(operands.quants, j, half);
-                        for (t, narrow) in narrow.iter_mut().enumerate() {
+                    for h in 0..H {
+                        let weights = weights.vector::<F::Quants>(j, half + h);
+                        for t in 0..T {
                             let four = _mm256_set1_epi32(operands.block.four(first_row + t, j));
                             let products = pairs::<F::Quants>(weights, four);
-                            narrow[half] = _mm256_add_epi16(narrow[half], products);
+                            narrow[t][h] = _mm256_add_epi16(narrow[t][h], products);
                         }
                     }
                 }
-                for (wide, narrow) in wide.iter_mut().zip(&narrow) {
-                    for half in 0..2 {
-                        let sums = _mm256_madd_epi16(narrow[half], ones);
-                        wide[half] = _mm256_add_epi32(wide[half], sums);
+                for t in 0..T {
+                    for h in 0..H {
+                        let sums = _mm256_madd_epi16(narrow[t][h], ones);
+                        wide[t][half + h] = _mm256_add_epi32(wide[t][half + h], sums);
                     }
                 }
                 from = to;
             }
-            let mut dots = [Avx2(_mm256_setzero_ps(), _mm256_setzero_ps()); T];
-            for (dot, wide) in dots.iter_mut().zip(&wide) {
-                *dot = Avx2(_mm256_cvtepi32_ps(wide[0]), _mm256_cvtepi32_ps(wide[1]));
-            }
-            dots
         }
     }
 }
