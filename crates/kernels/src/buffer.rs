@@ -53,6 +53,18 @@ impl<T: Word> Buffer<T> {
     }
 }
 
+impl<T: Word> Buffer<T> {
+    /// How many words, without a borrow of any.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first word, without a borrow of any: for threads that write to different places.
+    pub(crate) fn base(&self) -> *mut T {
+        self.bytes.as_ptr().cast_mut().cast()
+    }
+}
+
 impl<T: Word> Deref for Buffer<T> {
     type Target = [T];
 

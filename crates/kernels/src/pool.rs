@@ -66,7 +66,27 @@ struct WaitCounter {
     nanoseconds: AtomicU64,
 }
 
+/// Where a worker sleeps until there is work in its share.
+#[derive(Debug, Default)]
+struct Bed {
+    taken: AtomicBool,
+    lock: Mutex<()>,
+    work_posted: Condvar,
+}
+
+impl Bed {
+    /// Wakes its worker, if it sleeps or is about to.
+    fn wake(&self) {
+        if self.taken.load(Ordering::SeqCst) {
+            drop(lock(&self.lock));
+            self.work_posted.notify_one();
+        }
+    }
+}
+
 struct Shared {
+    /// Workers that there are, which may be fewer than there are shares.
+    workers: AtomicUsize,
     /// For each worker, the chunks of its share of the posted job that nobody has claimed yet.
     shares: Vec<Padded<Share>>,
     /// For each worker, the memory that it will read next, to fetch while it waits.
@@ -78,9 +98,8 @@ struct Shared {
     /// Set when a chunk panicked; the remaining ones are then skipped.
     panicked: AtomicBool,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
-    sleepers: AtomicUsize,
-    bed: Mutex<()>,
-    work_posted: Condvar,
+    /// For each worker, where it sleeps.
+    beds: Vec<Padded<Bed>>,
     caller_sleeps: AtomicBool,
     caller_bed: Mutex<()>,
     work_done: Condvar,
@@ -100,7 +119,6 @@ impl std::fmt::Debug for Shared {
         f.debug_struct("Shared")
             .field("shares", &self.shares)
             .field("unfinished", &self.unfinished.0)
-            .field("sleepers", &self.sleepers)
             .finish_non_exhaustive()
     }
 }
@@ -124,7 +142,7 @@ impl Pool {
     pub fn new(threads: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let shared = Arc::new(Shared::new(threads.max(1), threads > processors));
-        let helpers = (1..threads)
+        let helpers: Vec<_> = (1..threads)
             .map_while(|worker| {
                 let shared = Arc::clone(&shared);
                 thread::Builder::new()
@@ -133,6 +151,7 @@ impl Pool {
                     .ok()
             })
             .collect();
+        shared.workers.store(helpers.len() + 1, Ordering::Relaxed);
         Self {
             shared,
             helpers,
@@ -184,8 +203,8 @@ impl Pool {
     /// jobs run each other can wait for each other for ever.)
     ///
     /// # Panics
-    /// For 2³² chunks or more; and with a job's own panic, after all threads have let go of the job; chunks not yet begun by then
-    /// are skipped.
+    /// With more than one thread for 2³² − 1 chunks or more; and with a job's own panic, after all threads have let
+    /// go of the job; chunks not yet begun by then are skipped.
     pub fn run(&self, chunks: usize, job: &Job<'_>) {
         if let Some(worker) = Membership::of(&self.shared) {
             return (0..chunks).for_each(|chunk| job(chunk, worker));
@@ -196,7 +215,8 @@ impl Pool {
         if self.helpers.is_empty() || chunks <= 1 {
             return (0..chunks).for_each(|chunk| job(chunk, 0));
         }
-        let chunks = u32::try_from(chunks).expect("a job has fewer than 2³² chunks");
+        let chunks = u32::try_from(chunks).ok().filter(|&n| n < u32::MAX);
+        let chunks = chunks.expect("a job has fewer than 2³² − 1 chunks");
         self.shared.post(job, chunks);
         let done = self.shared.work(0);
         self.shared.report(done);
@@ -211,11 +231,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        for share in &self.shared.shares {
+        for (share, bed) in self.shared.shares.iter().zip(&self.shared.beds) {
             share.0.close();
+            bed.0.wake();
         }
-        drop(lock(&self.shared.bed));
-        self.shared.work_posted.notify_all();
         for helper in self.helpers.drain(..) {
             // A helper catches the panics of jobs, and has no others.
             let _ = helper.join();
@@ -226,15 +245,14 @@ impl Drop for Pool {
 impl Shared {
     fn new(workers: usize, crowded: bool) -> Self {
         Self {
+            workers: AtomicUsize::new(workers),
             shares: (0..workers).map(|_| Padded::default()).collect(),
             ahead: (0..workers).map(|_| Padded::default()).collect(),
             unfinished: Padded::default(),
             posted: UnsafeCell::new(None),
             panicked: AtomicBool::new(false),
             panic: Mutex::new(None),
-            sleepers: AtomicUsize::new(0),
-            bed: Mutex::new(()),
-            work_posted: Condvar::new(),
+            beds: (0..workers).map(|_| Padded::default()).collect(),
             caller_sleeps: AtomicBool::new(false),
             caller_bed: Mutex::new(()),
             work_done: Condvar::new(),
@@ -263,23 +281,23 @@ impl Shared {
         // the shares publishes it.
         unsafe { *self.posted.get() = Some(job) };
         self.unfinished.0.store(chunks as usize, Ordering::Relaxed);
-        for (worker, share) in self.shares.iter().enumerate().rev() {
-            let part = worker_share(worker, self.shares.len(), chunks as usize);
-            share.0.fill(part.start as u32..part.end as u32);
-        }
-        // Either this sees a helper that is going to sleep, or the helper sees the new chunks.
-        let sleepers = self.sleepers.load(Ordering::SeqCst);
-        if sleepers > 0 {
-            drop(lock(&self.bed));
-            // Each looks only at its own share.
-            self.work_posted.notify_all();
+        let workers = self.workers.load(Ordering::Relaxed);
+        for worker in (0..workers).rev() {
+            let part = worker_share(worker, workers, chunks as usize);
+            if part.is_empty() {
+                continue;
+            }
+            let part = part.start as u32..part.end as u32;
+            self.shares[worker].0.fill(part);
+            // Either this sees a helper that is going to sleep, or the helper sees its new chunks.
+            self.beds[worker].0.wake();
         }
     }
 
     /// Runs chunks until none is left to claim; returns how many it ran. All of them belong to one
     /// job, for no other can be posted before they are reported.
     fn work(&self, worker: usize) -> usize {
-        let workers = self.shares.len();
+        let workers = self.workers.load(Ordering::Relaxed);
         let mut done = 0;
         while let Some(chunk) = self.shares[worker].0.take_first() {
             self.run_chunk(chunk, worker);
@@ -353,15 +371,16 @@ impl Shared {
         let share = &self.shares[worker].0;
         let has_news = || share.has_news();
         if !self.spin_until(worker, has_news) {
-            let mut bed = lock(&self.bed);
-            self.sleepers.fetch_add(1, Ordering::SeqCst);
+            let bed = &self.beds[worker].0;
+            let mut asleep = lock(&bed.lock);
+            bed.taken.store(true, Ordering::SeqCst);
             while !has_news() {
-                bed = self
+                asleep = bed
                     .work_posted
-                    .wait(bed)
+                    .wait(asleep)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+            bed.taken.store(false, Ordering::SeqCst);
         }
         !share.is_closed()
     }

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use crate::fpenv;
 use crate::pool::Pool;
 
 /// Fewer values than this are done by the calling thread alone; waking others would cost more.
@@ -43,6 +44,7 @@ pub fn for_each_row_pair(
     if a.is_empty() {
         return;
     }
+    let _guard = fpenv::Guard::new();
     let rows = a.len() / a_width;
     assert_eq!(
         a.len(),

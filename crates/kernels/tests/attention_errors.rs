@@ -223,3 +223,24 @@ fn a_call_allocates_nothing() {
         assert_eq!(after, before);
     }
 }
+
+/// What comes after a visited block is fetched ahead, whoever sees it: what stands there need not be a page.
+#[test]
+fn entries_that_no_row_sees_may_be_anything() {
+    let rows = [
+        RowRef {
+            first: 0,
+            end: 64,
+            table: 0,
+        },
+        RowRef {
+            first: 128,
+            end: 192,
+            table: 0,
+        },
+    ];
+    for unseen in [PageId::NONE, PageId(999), PageId(32)] {
+        assert_eq!(call(&rows, 2, &[PageId(0), unseen, PageId(1)]), Ok(()));
+        assert_eq!(call(&rows[..1], 2, &[PageId(0), unseen]), Ok(()));
+    }
+}

@@ -7,7 +7,7 @@ mod matmul_naive;
 
 use kernels::formats::Format;
 use kernels::isa::Isa;
-use kernels::matmul::{Input, Product, QuantizedRows, matmul};
+use kernels::matmul::{Input, Product, QuantizedRows, TILES_FROM, matmul};
 use kernels::packed::PackedMatrix;
 use kernels::pool::Pool;
 use matmul_naive::{Random, Scales, bits, random_weights, row_bytes, set_scales};
@@ -58,7 +58,7 @@ fn every_number_of_blocks_and_of_tokens() {
             }
             let src = random_weights(format, ROWS, cols, &mut random, Scales::Usual);
             let weight = PackedMatrix::pack(format, ROWS, cols, &src, &pool, &|_| {}).unwrap();
-            for tokens in (31..=49).chain([64, 100]) {
+            for tokens in (TILES_FROM - 1..=TILES_FROM + 17).chain([2 * TILES_FROM]) {
                 let x = random.vector(tokens * cols, 2.0);
                 check("random", &pool, &weight, &x);
             }
@@ -70,7 +70,7 @@ fn every_number_of_blocks_and_of_tokens() {
 fn the_largest_integers() {
     let mut random = Random(12);
     let pool = Pool::new(2);
-    let (cols, tokens) = (512, 37);
+    let (cols, tokens) = (512, TILES_FROM + 5);
     for format in quantised_formats() {
         for scales in [Scales::Usual, Scales::Tiny, Scales::Huge] {
             for fill in [0x00, 0xff, 0x80, 0x7f] {
@@ -83,6 +83,24 @@ fn the_largest_integers() {
                 }
                 let x = random.vector(tokens * cols, 1.0);
                 check("random", &pool, &weight, &x);
+            }
+        }
+    }
+}
+
+/// More groups than are multiplied at a time, and an odd number of them, of which no two threads get as many.
+#[test]
+fn many_groups_on_several_threads() {
+    let mut random = Random(13);
+    let pools = [Pool::new(1), Pool::new(2), Pool::new(3)];
+    let (rows, cols) = (70, 512);
+    for format in quantised_formats() {
+        let src = random_weights(format, rows, cols, &mut random, Scales::Usual);
+        let weight = PackedMatrix::pack(format, rows, cols, &src, &pools[0], &|_| {}).unwrap();
+        for tokens in [TILES_FROM - 1, TILES_FROM + 2, 3 * TILES_FROM] {
+            let x = random.vector(tokens * cols, 2.0);
+            for pool in &pools {
+                check("groups", pool, &weight, &x);
             }
         }
     }

@@ -293,6 +293,57 @@ fn workers_and_caller_compute_in_the_standard_environment() {
     assert!(fpenv::is_standard());
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+#[allow(unsafe_code)]
+fn small_work_of_the_caller_alone_is_done_in_the_standard_environment() {
+    const FLUSH_TO_ZERO: u32 = 1 << 15;
+    let set = |mxcsr: u32| {
+        // SAFETY: sets a control register of this thread from a valid value in memory.
+        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr) };
+    };
+    let pool = Pool::new(2);
+    let mut rows = [1.0; 32];
+    set(0x1f80 | FLUSH_TO_ZERO);
+    let standard = AtomicUsize::new(0);
+    kernels::rows::for_each_row(&pool, &mut rows, 16, &|_, _| {
+        standard.fetch_add(usize::from(fpenv::is_standard()), Ordering::Relaxed);
+    });
+    let mut quantized =
+        kernels::matmul::QuantizedRows::with_threads(1, 32, 2).expect("a little memory");
+    let isa = kernels::isa::Isa::best();
+    quantized.quantize_with(isa, &pool, (1, 32), &|_, values| {
+        values.fill(1.0);
+        standard.fetch_add(usize::from(fpenv::is_standard()), Ordering::Relaxed);
+    });
+    assert!(!fpenv::is_standard());
+    set(0x1f80);
+    assert_eq!(standard.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn a_worker_that_is_held_up_keeps_only_the_chunk_it_has() {
+    const CHUNKS: usize = 64;
+    // A limit on a test that would otherwise hang: it is far above what any machine needs.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let pool = Pool::new(2);
+    for _ in 0..20 {
+        let (others, held_up) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let start = std::time::Instant::now();
+        pool.run(CHUNKS, &|_, worker| {
+            if worker == 0 || held_up.fetch_add(1, Ordering::Relaxed) > 0 {
+                others.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            // Until all chunks but this one are done, by whoever finds the time.
+            while others.load(Ordering::Relaxed) < CHUNKS - 1 && start.elapsed() < PATIENCE {
+                std::thread::yield_now();
+            }
+            assert_eq!(others.load(Ordering::Relaxed), CHUNKS - 1, "nobody helped");
+        });
+    }
+}
+
 /// What a run costs beyond the work itself: each chunk is a fixed time of spinning, one per thread.
 ///
 /// `cargo test --release -p plainchant-kernels --test pool -- --ignored --nocapture round_trip`

@@ -108,6 +108,12 @@ impl Decoder {
         self.model.architecture.hidden
     }
 
+    /// Linear calls that the last pass made, and that it should have made.
+    #[cfg(test)]
+    pub(crate) fn linear_progress(&self) -> (usize, usize) {
+        self.work.linear.progress()
+    }
+
     /// Checks every span and gives the number of rows.
     fn check(&self, memory: &Memory, step: Step<'_>) -> Result<usize, ModelError> {
         let spans = step.spans.len();

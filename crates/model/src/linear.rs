@@ -32,6 +32,9 @@ pub(crate) struct LinearScratch {
     pub(crate) quantized: QuantizedRows,
     /// For each call of a forward pass, in order, what each thread reads first.
     openings: Vec<Vec<Stretch>>,
+    /// The weights of each call, for a test of that order.
+    #[cfg(test)]
+    order: Vec<Vec<Arc<PackedMatrix>>>,
     /// How many calls of this pass have been made.
     calls: usize,
 }
@@ -54,9 +57,17 @@ impl LinearScratch {
             openings: model
                 .linear_calls()
                 .map(|maps| {
-                    let weights: Vec<&PackedMatrix> = maps.iter().map(|map| &*map.weight).collect();
+                    // Weights of another kind are the business of a job of their own, which comes later.
+                    let kind = maps[0].weight.input_kind();
+                    let weights = maps.iter().map(|map| &*map.weight);
+                    let weights: Vec<_> = weights.filter(|w| w.input_kind() == kind).collect();
                     openings(threads, &weights)
                 })
+                .collect(),
+            #[cfg(test)]
+            order: model
+                .linear_calls()
+                .map(|maps| maps.iter().map(|map| Arc::clone(&map.weight)).collect())
                 .collect(),
             calls: 0,
         })
@@ -76,5 +87,59 @@ impl LinearScratch {
         }
         let next = self.calls % self.openings.len();
         Some(&self.openings[next])
+    }
+}
+
+#[cfg(test)]
+impl LinearScratch {
+    /// Checks that the call that began last is the one that was expected in its place.
+    pub(crate) fn check_order(&self, weights: &[&Arc<PackedMatrix>]) {
+        let expected = &self.order[self.calls - 1];
+        assert_eq!(expected.len(), weights.len(), "call {}", self.calls - 1);
+        for (expected, weight) in expected.iter().zip(weights) {
+            assert!(Arc::ptr_eq(expected, weight), "call {}", self.calls - 1);
+        }
+    }
+
+    /// How many calls of this pass have been made, of how many.
+    pub(crate) fn progress(&self) -> (usize, usize) {
+        (self.calls, self.order.len())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use kernels::isa::Isa;
+    use kernels::pages::KvType;
+    use kernels::pool::Pool;
+    use weights::gguf::Gguf;
+    use weights::load::LoadOptions;
+
+    use super::*;
+    use crate::{Decoder, Memory, MemoryOptions, Ops, Rows, Span, Step};
+
+    /// Another order would have waiting threads fetch what nobody reads, and change no result.
+    #[test]
+    fn linear_maps_are_called_in_the_order_in_which_their_weights_are_fetched() {
+        for name in ["llama-tied", "llama-untied", "qwen2", "gemma3"] {
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny/");
+            let file = Gguf::open(format!("{folder}{name}.gguf")).unwrap();
+            let model = Model::load(&file, &Pool::new(1), LoadOptions::default()).unwrap();
+            let options = MemoryOptions {
+                kv_type: KvType::F32,
+                context: 64,
+                sequences: 1,
+            };
+            let mut memory = Memory::new(&model.architecture, options).unwrap();
+            let ops = Ops::new(Isa::Scalar, Pool::new(2));
+            let mut decoder = Decoder::new(Arc::new(model), ops, 1, 64).unwrap();
+            let sequence = memory.table_mut().create().unwrap();
+            let spans = [Span::tokens(sequence, 0, &[1], Rows::Last)];
+            let step = Step { spans: &spans };
+            decoder.forward(&mut memory, step, &mut |_| ()).unwrap();
+            let (calls, expected) = decoder.linear_progress();
+            assert_eq!(calls, expected, "{name}");
+        }
     }
 }

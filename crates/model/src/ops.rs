@@ -164,6 +164,8 @@ impl Ops {
         if let Some(next) = scratch.after_this_call(x.rows) {
             self.pool.fetch_ahead(next);
         }
+        #[cfg(test)]
+        scratch.check_order(&maps.each_ref().map(|(map, _)| &map.weight));
         let LinearScratch {
             values, quantized, ..
         } = scratch;

@@ -42,11 +42,12 @@ mod tile;
 
 pub use scratch::{AttentionLimits, AttentionScratch};
 
+use crate::fpenv;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, dispatch, dispatch_soft};
 use crate::pages::{KvType, KvValue, PAGE_POSITIONS, PageId, PageStore};
 use crate::pool::Pool;
-use plan::{Heads, Plan};
+use plan::{Heads, Plan, Tile};
 use scratch::Layout;
 use task::{Shared, Work};
 use tile::{LONE_TILE_VECTORS, Scoring, TILE_VECTORS};
@@ -253,6 +254,8 @@ fn attention_on(
     scratch: &mut AttentionScratch,
     args: AttentionArgs<'_>,
 ) -> Result<(), AttentionError> {
+    // A small call is not run by the pool, which would see to this.
+    let _guard = fpenv::Guard::new();
     check(&args)?;
     let shape = args.store.shape();
     scratch.check(shape, args.rows.len(), args.heads, pool.threads())?;
@@ -372,7 +375,7 @@ fn compute<T: KvValue>(
         // SAFETY: `check` saw that there is memory for each of the pool's workers, and no two threads
         // have the same number at once.
         let memory = unsafe { memory.of(worker, worker_floats) };
-        // Later rows see more: the longest tasks go first, so that none is left to the end.
+        // Later rows see more: the longest tasks of a share go first, so that none is left to the end.
         let task = plan.task(plan.tasks - 1 - chunk);
         let next = plan
             .tasks
@@ -382,16 +385,20 @@ fn compute<T: KvValue>(
     };
     let seen = args.rows.iter().map(|row| (row.end - row.first) as usize);
     let multiply_adds = seen.sum::<usize>() * args.heads * (shape.head_dim + shape.value_dim);
-    if multiply_adds < SHARED_MULTIPLY_ADDS {
+    if multiply_adds < scratch.shared_from {
         (0..plan.tasks).for_each(|chunk| job(chunk, 0));
     } else {
         pool.run(plan.tasks, &job);
     }
-    if plan.tiles.iter().all(|tile| tile.partials.is_none()) {
-        return;
+    if plan.tiles.iter().any(|tile| tile.partials.is_some()) {
+        merge(pool, &shared, plan.tiles);
     }
-    pool.run(plan.tiles.len(), &|chunk, _worker| {
-        let tile = plan.tiles[chunk];
+}
+
+/// Merges the partial results of all tiles, whose tasks are done.
+fn merge(pool: &Pool, shared: &Shared<'_>, tiles: &[Tile]) {
+    pool.run(tiles.len(), &|chunk, _worker| {
+        let tile = tiles[chunk];
         if tile.partials.is_some() {
             for row in tile.first_row..tile.first_row + tile.rows {
                 // SAFETY: all tasks are done, and the row is in this tile only.

@@ -2,7 +2,7 @@
 
 use super::plan::Tile;
 use super::tile::TILE_VECTORS;
-use super::{AttentionError, SPLIT_POSITIONS};
+use super::{AttentionError, SHARED_MULTIPLY_ADDS, SPLIT_POSITIONS};
 use crate::lanes::LANES;
 use crate::pages::{KvShape, PAGE_POSITIONS, ZeroedBytes};
 
@@ -75,6 +75,8 @@ pub struct AttentionScratch {
     /// Partial results, `[slot][partial_floats]`.
     pub(super) partials: ZeroedBytes,
     pub(super) tiles: Vec<Tile>,
+    /// Calls with fewer multiply-adds are done by the calling thread alone.
+    pub(super) shared_from: usize,
 }
 
 impl std::fmt::Debug for AttentionScratch {
@@ -105,7 +107,14 @@ impl AttentionScratch {
             workers: zeroed(workers_bytes)?,
             partials: zeroed(partials_bytes)?,
             tiles,
+            shared_from: SHARED_MULTIPLY_ADDS,
         })
+    }
+
+    /// Shares out every call from so many multiply-adds on, for tests.
+    #[doc(hidden)]
+    pub fn share_out_from(&mut self, multiply_adds: usize) {
+        self.shared_from = multiply_adds;
     }
 
     /// What calls may ask for at most.

@@ -194,10 +194,10 @@ impl<'a> Work<'a> {
             let first = task.splits.start * SPLIT_BLOCKS;
             (task, first.max(task.tile.first / PAGE_POSITIONS))
         };
-        let page = self.shared.page_tables[task.tile.table][block];
+        let page = *self.shared.page_tables[task.tile.table].get(block)?;
         let store = self.shared.store;
-        // The page of a block that nobody sees may be gone.
-        (page != PageId::NONE).then(|| Next {
+        // The page of a block that nobody sees may be gone, and its entry be anything.
+        ((page.0 as usize) < store.pages()).then(|| Next {
             keys: store.keys::<T>(page, task.kv_head).as_ptr().cast(),
             values: store.values::<T>(page, task.kv_head).as_ptr().cast(),
         })

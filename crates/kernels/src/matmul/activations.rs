@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::buffer::{Buffer, OutOfMemory};
 use crate::formats::SUB_BLOCK;
+use crate::fpenv;
 use crate::isa::Isa;
 use crate::lanes::{LaneKernel, Lanes, dispatch};
 use crate::pool::Pool;
@@ -194,7 +195,9 @@ impl QuantizedRows {
         let row_words = max_cols
             .div_ceil(SUB_BLOCK)
             .saturating_mul(ROW_BLOCK_BYTES / 4);
-        let panel = PANEL_ROWS.saturating_mul(max_cols.div_ceil(SUB_BLOCK) * SUB_BLOCK);
+        let panel = max_cols
+            .div_ceil(SUB_BLOCK)
+            .saturating_mul(PANEL_ROWS * SUB_BLOCK);
         Ok(Self {
             words: Buffer::zeroed(max_rows.saturating_mul(row_words))?,
             scratch: Buffer::zeroed(threads.saturating_mul(panel))?,
@@ -229,7 +232,8 @@ impl QuantizedRows {
         let panel_rows = rows.min(PANEL_ROWS);
         let blocks_per_chunk = (CHUNK_ELEMENTS / (panel_rows * SUB_BLOCK)).clamp(1, blocks);
         let parts = blocks.div_ceil(blocks_per_chunk);
-        let words = Shared(self.words.as_mut_ptr());
+        let _guard = fpenv::Guard::new();
+        let words = Shared(self.words.base());
         let this = &*self;
         let job = |chunk: usize, _worker: usize| {
             let (panel, part) = (this.panel(chunk / parts), chunk % parts);
@@ -268,8 +272,9 @@ impl QuantizedRows {
             "no room for {} threads",
             pool.threads()
         );
-        let words = Shared(self.words.as_mut_ptr());
-        let scratch = Shared(self.scratch.as_mut_ptr());
+        let _guard = fpenv::Guard::new();
+        let words = Shared(self.words.base());
+        let scratch = Shared(self.scratch.base());
         let this = &*self;
         let job = |chunk: usize, worker: usize| {
             let panel = this.panel(chunk);
@@ -342,8 +347,10 @@ impl QuantizedRows {
     pub(crate) fn panel(&self, index: usize) -> Panel {
         let first_row = index * PANEL_ROWS;
         let words = first_row * (self.cols / SUB_BLOCK) * (ROW_BLOCK_BYTES / 4);
+        assert!(words <= self.words.len(), "there is no panel {index}");
         Panel {
-            start: self.words[words..].as_ptr().cast(),
+            // Not by way of a slice: other threads may be writing to later panels.
+            start: self.words.base().wrapping_add(words).cast_const().cast(),
             first_row,
             rows: (self.rows - first_row).min(PANEL_ROWS),
         }

@@ -11,17 +11,14 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::Outputs;
 use super::activations::{PANEL_ROWS, Panel, PanelBlock, QuantizedRows};
 use super::int_lanes::{Operands, Sums};
+use super::{Outputs, TILES_FROM};
 use crate::formats::{Float, Quantized, SUB_BLOCK, Visitor};
 use crate::lanes::{Avx512, LANES, Lanes};
 use crate::packed::PackedMatrix;
 use crate::packed::quants::{GROUP, Quants};
 use crate::packed::scales::{FACTOR_BYTES, Scales, Step};
-
-/// From this many rows of activations on, tiles are faster than AVX-512.
-const MIN_ROWS: usize = 48;
 
 /// Groups that are multiplied with a panel while it is in the first-level cache.
 const GROUPS_AT_ONCE: usize = 2;
@@ -29,7 +26,7 @@ const GROUPS_AT_ONCE: usize = 2;
 /// Whether tiles are the fastest way to multiply `rows` rows of activations. They never are where each half of a
 /// block has a scale of its own: there would be twice as many tiles, each half empty.
 pub(super) fn pays(weight: &PackedMatrix, rows: usize) -> bool {
-    rows >= MIN_ROWS && !weight.format().visit(HasHalves)
+    rows >= TILES_FROM && !weight.format().visit(HasHalves)
 }
 
 struct HasHalves;
@@ -119,6 +116,9 @@ impl TileProduct<'_> {
     /// this is inlined into must have AVX-512.
     #[inline(always)]
     pub(super) unsafe fn run<F: Quantized>(&self) {
+        if self.panels.is_empty() {
+            return;
+        }
         let blocks = self.weight.cols() / SUB_BLOCK;
         let mut unpacked = UNPACKED.take();
         unpacked.clear();

@@ -32,6 +32,10 @@ pub use plan::PRODUCTS_MAX;
 use plan::{Plan, share};
 use quantized::PanelProduct;
 
+/// From this many rows of activations on, AMX tiles are faster than AVX-512. Tests choose their sizes by it.
+#[doc(hidden)]
+pub const TILES_FROM: usize = 48;
+
 /// Rows of activations.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
@@ -116,9 +120,13 @@ impl Outputs {
 /// As [`matmul`], for more than [`PRODUCTS_MAX`] weights.
 #[must_use]
 pub fn openings(threads: usize, weights: &[&PackedMatrix]) -> Vec<Stretch> {
+    let threads = threads.max(1);
     let plan = Plan::new(threads, 1, weights.iter().copied());
     let opening = |worker: usize| {
         let chunks = worker_share(worker, threads, plan.chunks);
+        if chunks.is_empty() {
+            return None;
+        }
         let (first, last) = (
             plan.chunk(chunks.start)?,
             plan.chunk(chunks.end.checked_sub(1)?)?,

@@ -40,6 +40,17 @@ fn parts_in_cache<'w>(rows: usize, weights: impl Iterator<Item = &'w PackedMatri
         .clamp(1, rows.div_ceil(activations::PANEL_ROWS))
 }
 
+/// Into how many parts the input can be split: quantised rows by panels.
+fn parts_at_most<'w>(rows: usize, mut weights: impl Iterator<Item = &'w PackedMatrix>) -> usize {
+    let is_quantized = weights.any(|weight| weight.input_kind() == InputKind::Quantized);
+    let unit = if is_quantized {
+        activations::PANEL_ROWS
+    } else {
+        1
+    };
+    rows.div_ceil(unit).max(1)
+}
+
 /// Part `part` of `parts` nearly equal ones of `0 .. len`.
 pub(super) fn share(len: usize, part: usize, parts: usize) -> Range<usize> {
     len * part / parts..len * (part + 1) / parts
@@ -92,6 +103,7 @@ impl Plan {
             .sum();
         let target = (total / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK);
         let mut parts = parts_in_cache(rows, weights.clone());
+        let parts_max = parts_at_most(rows, weights.clone());
         let rows_of_part = rows.div_ceil(parts);
         let mut cuts = [Cut::default(); PRODUCTS_MAX];
         let (mut products, mut pieces) = (0, 0);
@@ -104,7 +116,7 @@ impl Plan {
         // Few groups and many rows of input: share out the rows too.
         if threads > 1 {
             let wanted = (total / MIN_CHUNK).min(threads * 4);
-            parts = parts.max(wanted.div_ceil(pieces.max(1)).clamp(1, rows));
+            parts = parts.max(wanted.div_ceil(pieces.max(1)).clamp(1, parts_max));
         }
         Self {
             parts,

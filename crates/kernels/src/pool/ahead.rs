@@ -31,7 +31,9 @@ impl Ahead {
         // In between there is nothing to fetch, rather than all from one address to the other.
         self.end.store(0, Ordering::Release);
         self.next.store(stretch.address, Ordering::Release);
-        let end = stretch.address + stretch.bytes.min(MOST_BYTES);
+        let end = stretch
+            .address
+            .saturating_add(stretch.bytes.min(MOST_BYTES));
         self.end.store(end, Ordering::Release);
     }
 
@@ -40,16 +42,17 @@ impl Ahead {
     pub(super) fn fetch(&self) -> bool {
         let end = self.end.load(Ordering::Acquire);
         let next = self.next.load(Ordering::Acquire);
-        if next >= end {
+        // Two that replace it at the same time may leave the start of one and the end of the other.
+        if next >= end || end - next > MOST_BYTES {
             return false;
         }
         for at in (0..STEP_BYTES).step_by(prefetch::LINE) {
-            prefetch::second_level(std::ptr::without_provenance(next + at));
+            prefetch::second_level(std::ptr::without_provenance(next.wrapping_add(at)));
         }
         // It may have been replaced by now, and then stays.
         let _ = self.next.compare_exchange(
             next,
-            next + STEP_BYTES,
+            next.saturating_add(STEP_BYTES),
             Ordering::AcqRel,
             Ordering::Relaxed,
         );
@@ -76,5 +79,18 @@ mod tests {
         });
         let steps = MOST_BYTES / STEP_BYTES;
         assert_eq!((0..2 * steps).filter(|_| ahead.fetch()).count(), steps);
+        ahead.set(Stretch {
+            address: usize::MAX - STEP_BYTES,
+            bytes: usize::MAX,
+        });
+        assert_eq!((0..9).filter(|_| ahead.fetch()).count(), 1);
+    }
+
+    #[test]
+    fn an_end_that_belongs_to_another_start_is_no_stretch() {
+        let ahead = Ahead::default();
+        ahead.next.store(64, Ordering::Relaxed);
+        ahead.end.store(1 << 40, Ordering::Relaxed);
+        assert!(!ahead.fetch());
     }
 }

@@ -199,6 +199,9 @@ impl World {
             threads: pool.threads(),
         })
         .expect("a little memory");
+        if threads > 1 {
+            scratch.share_out_from(0);
+        }
         // Not a number anybody should read or leave.
         let mut out = vec![f32::NAN; rows.len() * heads * shape.value_dim];
         let args = AttentionArgs {
