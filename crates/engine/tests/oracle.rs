@@ -12,8 +12,8 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
-use state::TenantId;
 use serde::Deserialize;
+use state::TenantId;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 

@@ -52,7 +52,9 @@ impl Budget {
         let (all, least_bytes) = (cost(&one), cost(&least));
         let mut stores = Vec::with_capacity(page_bytes.len());
         for ((&of_one, &least), &size) in one.iter().zip(&least).zip(page_bytes) {
-            let pages = (u128::from(bytes) * of_one as u128).checked_div(all).unwrap_or(0);
+            let pages = (u128::from(bytes) * of_one as u128)
+                .checked_div(all)
+                .unwrap_or(0);
             if pages < least as u128 {
                 return Err(StateError::Budget {
                     bytes,
@@ -66,10 +68,16 @@ impl Budget {
 
     /// Bytes that one sequence of `context` positions takes.
     #[must_use]
-    pub fn bytes_per_sequence(layers: &[LayerState], page_bytes: &[usize], context: usize) -> usize {
+    pub fn bytes_per_sequence(
+        layers: &[LayerState],
+        page_bytes: &[usize],
+        context: usize,
+    ) -> usize {
         let pages = pages_of(layers, page_bytes.len(), context);
         let pages = pages.iter().zip(page_bytes);
-        pages.fold(0, |sum, (n, &size)| sum.saturating_add(n.saturating_mul(size)))
+        pages.fold(0, |sum, (n, &size)| {
+            sum.saturating_add(n.saturating_mul(size))
+        })
     }
 }
 

@@ -38,7 +38,9 @@ pub enum StateError {
         total: usize,
     },
     /// The budget is too small for anything.
-    #[error("a budget of {bytes} bytes for state is too small; {PAGE_POSITIONS} positions of one sequence take {least}")]
+    #[error(
+        "a budget of {bytes} bytes for state is too small; {PAGE_POSITIONS} positions of one sequence take {least}"
+    )]
     Budget {
         /// The budget.
         bytes: u64,
@@ -46,7 +48,9 @@ pub enum StateError {
         least: u64,
     },
     /// The books themselves can't be had.
-    #[error("cannot reserve {bytes} bytes for the books of sequences; use a smaller context or fewer sequences")]
+    #[error(
+        "cannot reserve {bytes} bytes for the books of sequences; use a smaller context or fewer sequences"
+    )]
     OutOfMemory {
         /// Bytes asked for.
         bytes: usize,
@@ -104,7 +108,9 @@ pub enum StateError {
         what: &'static str,
     },
     /// Checkpoints lie at the ends of pages.
-    #[error("checkpoints every {every} positions; it must be a multiple of {PAGE_POSITIONS}, 1 or more times it")]
+    #[error(
+        "checkpoints every {every} positions; it must be a multiple of {PAGE_POSITIONS}, 1 or more times it"
+    )]
     CheckpointEvery {
         /// The distance asked for.
         every: usize,

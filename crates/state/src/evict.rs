@@ -22,11 +22,12 @@ pub(crate) enum Need {
 
 /// How a page that is shared is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shared {
+pub(crate) enum Shared<'a> {
     /// It has to be copied.
     Copied,
-    /// It has to be copied unless it is the tree alone that it is shared with, which can let it go.
-    LetGo,
+    /// It has to be copied unless all with which it is shared can let it go: the tree, and sequences that
+    /// hold it behind a window. How many of those there are is given by page, and none beyond its end.
+    LetGo(&'a [u32]),
 }
 
 impl Table {
@@ -69,14 +70,14 @@ impl Table {
     }
 
     /// Pages of `store` that are needed. None for a sequence that isn't there.
-    pub(crate) fn pages_for(&self, need: Need, store: usize, shared: Shared) -> usize {
+    pub(crate) fn pages_for(&self, need: Need, store: usize, shared: Shared<'_>) -> usize {
         match need {
             Need::Grow(id, len) => self.pages_to_grow(id, len, store, shared),
             Need::Return(id) => self.pages_to_return(id, store),
         }
     }
 
-    fn pages_to_grow(&self, id: SequenceId, len: usize, store: usize, shared: Shared) -> usize {
+    fn pages_to_grow(&self, id: SequenceId, len: usize, store: usize, shared: Shared<'_>) -> usize {
         let Ok(sequence) = self.sequence(id) else {
             return 0;
         };
@@ -86,15 +87,20 @@ impl Table {
         let pool = &self.pools[store];
         let is_copied = |page: PageId| match shared {
             Shared::Copied => !pool.is_writable(page),
-            Shared::LetGo => pool.sharers(page) > 1,
+            Shared::LetGo(behind) => {
+                let behind = behind.get(page.0 as usize).copied().unwrap_or(0);
+                pool.sharers(page) - behind > 1
+            }
         };
         let wanted = len.div_ceil(PAGE_POSITIONS);
         let partial = sequence.partial();
         let paged = self.layout.paged.iter().zip(&sequence.pages);
-        let paged = paged.filter(|(layer, _)| layer.store == store).map(|(_, pages)| {
-            let copies = partial.is_some_and(|block| is_copied(pages[block]));
-            wanted.saturating_sub(pages.len()) + usize::from(copies)
-        });
+        let paged = paged
+            .filter(|(layer, _)| layer.store == store)
+            .map(|(_, pages)| {
+                let copies = partial.is_some_and(|block| is_copied(pages[block]));
+                wanted.saturating_sub(pages.len()) + usize::from(copies)
+            });
         let fixed = self.layout.fixed.iter().zip(&sequence.slots);
         let fixed = fixed.filter(|&(layer, &slot)| {
             layer.store == store && (slot == PageId::NONE || is_copied(slot))
@@ -204,7 +210,9 @@ impl Table {
                 continue;
             }
             let is_state = self.tree.node(node).pages.iter().zip(&self.layout.paged);
-            let is_page = is_state.clone().any(|(&p, layer)| p == page && layer.store == store);
+            let is_page = is_state
+                .clone()
+                .any(|(&p, layer)| p == page && layer.store == store);
             if is_page {
                 self.remove_subtree(node);
             } else {
@@ -289,11 +297,13 @@ impl Table {
     }
 
     fn drop_checkpoint_with(&mut self, node: NodeId, store: usize, slot: PageId) {
-        let held = |(layer, &s): (&crate::layout::FixedLayer, &PageId)| layer.store == store && s == slot;
+        let held =
+            |(layer, &s): (&crate::layout::FixedLayer, &PageId)| layer.store == store && s == slot;
         let mut checkpoints = self.tree.node(node).checkpoints.iter();
         let at = checkpoints.position(|c| self.layout.fixed.iter().zip(&c.slots).any(held));
         if let Some(at) = at {
             self.drop_checkpoint(node, at);
+            self.prune(node);
         }
     }
 

@@ -19,9 +19,17 @@ impl Table {
             return Err(StateError::TooLong { len, context });
         }
         for (store, pool) in self.pools.iter().enumerate() {
-            let paged = self.layout.paged.iter().filter(|layer| layer.store == store);
+            let paged = self
+                .layout
+                .paged
+                .iter()
+                .filter(|layer| layer.store == store);
             let paged = paged.map(|layer| layer.policy.pages_most(len, chunk));
-            let fixed = self.layout.fixed.iter().filter(|layer| layer.store == store);
+            let fixed = self
+                .layout
+                .fixed
+                .iter()
+                .filter(|layer| layer.store == store);
             let (needed, total) = (paged.sum::<usize>() + fixed.count(), pool.total());
             if needed > total {
                 return Err(StateError::NeverFits { len, needed, total });
@@ -63,16 +71,20 @@ impl Table {
 
     fn can_find(&self, need: Need) -> bool {
         self.pools.iter().enumerate().all(|(store, pool)| {
-            let needed = self.pages_for(need, store, Shared::LetGo);
             let at_hand = pool.free() + pool.cached();
-            needed <= at_hand || needed <= at_hand + self.behind(store)
+            if self.pages_for(need, store, Shared::LetGo(&[])) <= at_hand {
+                return true;
+            }
+            let behind = self.behind(store);
+            let pages = behind.iter().zip(0..);
+            let pages = pages.filter(|&(&n, page)| n > 0 && n == pool.sharers(PageId(page)));
+            self.pages_for(need, store, Shared::LetGo(&behind)) <= at_hand + pages.count()
         })
     }
 
-    /// Pages of `store` that sequences hold behind a window only.
-    fn behind(&self, store: usize) -> usize {
-        let pool = &self.pools[store];
-        let mut holders = vec![0; pool.total()];
+    /// For each page of `store`, the sequences that hold it behind a window.
+    fn behind(&self, store: usize) -> Vec<u32> {
+        let mut holders = vec![0; self.pools[store].total()];
         for sequence in self.sequences.iter().flatten() {
             for (layer, pages) in self.layout.paged.iter().zip(&sequence.pages) {
                 if layer.store != store || !layer.policy.forgets() {
@@ -86,10 +98,7 @@ impl Table {
                 }
             }
         }
-        let pages = holders.iter().zip(0..);
-        pages
-            .filter(|&(&holders, page)| holders > 0 && holders == pool.sharers(PageId(page)))
-            .count()
+        holders
     }
 
     /// Pages of `store` that a sequence which is swapped out takes when it returns.
@@ -98,12 +107,22 @@ impl Table {
             return 0;
         };
         let len = sequence.len;
-        let paged = self.layout.paged.iter().filter(|layer| layer.store == store);
+        let paged = self
+            .layout
+            .paged
+            .iter()
+            .filter(|layer| layer.store == store);
         let paged = paged.map(|layer| {
             let blocks = 0..len.div_ceil(PAGE_POSITIONS);
-            blocks.filter(|&b| !layer.policy.evictable(first(b), last(b), len)).count()
+            blocks
+                .filter(|&b| !layer.policy.evictable(first(b), last(b), len))
+                .count()
         });
-        let fixed = self.layout.fixed.iter().filter(|layer| len > 0 && layer.store == store);
+        let fixed = self
+            .layout
+            .fixed
+            .iter()
+            .filter(|layer| len > 0 && layer.store == store);
         paged.sum::<usize>() + fixed.count()
     }
 }

@@ -27,7 +27,9 @@ pub enum IntegrityError {
         free: u32,
     },
     /// The tree's hold on a page is not what is noted, or more than one.
-    #[error("page {page} of store {store} is held {times} times by the tree, not by the node that is noted")]
+    #[error(
+        "page {page} of store {store} is held {times} times by the tree, not by the node that is noted"
+    )]
     TreePage {
         /// The store.
         store: usize,
@@ -255,7 +257,11 @@ impl Table {
                     return wrong(child, "it is gone and still in the tree");
                 }
                 let at = first(block)..=below.end();
-                if below.checkpoints.iter().any(|c| c.len == first(block) || !at.contains(&c.len)) {
+                if below
+                    .checkpoints
+                    .iter()
+                    .any(|c| c.len == first(block) || !at.contains(&c.len))
+                {
                     return wrong(child, "it has a checkpoint of another node");
                 }
                 waiting.push(child);
@@ -263,7 +269,10 @@ impl Table {
             }
         }
         if seen != self.tree.len() {
-            return wrong(NodeId::NONE, "there are more or fewer nodes than are counted");
+            return wrong(
+                NodeId::NONE,
+                "there are more or fewer nodes than are counted",
+            );
         }
         self.check_order(seen)
     }

@@ -43,7 +43,10 @@ impl Layout {
         let mut places: Vec<Place> = Vec::with_capacity(layers.len());
         for (layer, state) in layers.iter().enumerate() {
             let wrong = |what| StateError::Layer { layer, what };
-            let held = matches!(state.spec, StateSpec::Paged { .. } | StateSpec::Fixed { .. });
+            let held = matches!(
+                state.spec,
+                StateSpec::Paged { .. } | StateSpec::Fixed { .. }
+            );
             if held && state.store >= stores {
                 return Err(wrong("a store that does not exist"));
             }

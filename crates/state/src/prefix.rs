@@ -85,18 +85,23 @@ impl Table {
                 let matched = first(node.block) + self.tree.common(sibling, rest);
                 path.push(sibling);
                 let checkpoints = self.tree.node(sibling).checkpoints.iter().map(|c| c.len);
-                let mut usable = checkpoints.filter(|&len| len <= matched && len > best).rev();
+                let mut usable = checkpoints
+                    .filter(|&len| len <= matched && len > best)
+                    .rev();
                 if let Some(len) = usable.find(|&len| self.is_present(path, len)) {
                     best = len;
                 }
                 path.pop();
             }
             if best > 0 {
-                let has_it = |&&n: &&NodeId| self.tree.node(n).checkpoints.iter().any(|c| c.len == best);
+                let has_it =
+                    |&&n: &&NodeId| self.tree.node(n).checkpoints.iter().any(|c| c.len == best);
                 let siblings = self.tree.alike(node.parent, rest).iter();
-                path.extend(siblings.filter(has_it).find(|&&n| {
-                    first(node.block) + self.tree.common(n, rest) >= best
-                }));
+                path.extend(
+                    siblings
+                        .filter(has_it)
+                        .find(|&&n| first(node.block) + self.tree.common(n, rest) >= best),
+                );
                 return best;
             }
         }

@@ -87,7 +87,8 @@ impl Table {
         if self.sequence(id)?.swapped.is_none() {
             return Err(StateError::NotSwapped(id));
         }
-        (0..self.pools.len()).try_for_each(|store| self.find_pages(Need::Return(id), store, len))?;
+        (0..self.pools.len())
+            .try_for_each(|store| self.find_pages(Need::Return(id), store, len))?;
         let Some(mut sequence) = self.sequences[id.0 as usize].take() else {
             return Err(StateError::NoSuchSequence(id));
         };
@@ -107,7 +108,11 @@ impl Table {
         for (layer, pages) in self.layout.paged.iter().zip(&mut sequence.pages) {
             pages.extend((0..len.div_ceil(PAGE_POSITIONS)).map(|b| {
                 let is_behind = layer.policy.evictable(first(b), last(b), len);
-                if is_behind { PageId::NONE } else { load(layer.store) }
+                if is_behind {
+                    PageId::NONE
+                } else {
+                    load(layer.store)
+                }
             }));
         }
         for (layer, slot) in self.layout.fixed.iter().zip(&mut sequence.slots) {

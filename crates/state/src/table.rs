@@ -310,7 +310,9 @@ impl Table {
         sequence.opaque &= len > sequence.tokens.len();
         for (layer, pages) in self.layout.paged.iter().zip(&mut sequence.pages) {
             let pool = &mut self.pools[layer.store];
-            pages.drain(keep.min(pages.len())..).for_each(|page| pool.release(page));
+            pages
+                .drain(keep.min(pages.len())..)
+                .for_each(|page| pool.release(page));
         }
         Ok(())
     }

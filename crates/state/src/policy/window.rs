@@ -21,7 +21,10 @@ impl Policy for Window {
 
     fn pages_most(&self, len: usize, chunk: usize) -> usize {
         // The chunk, and what its first query sees before it; the first of them may be the last of a page.
-        let held = self.positions.saturating_sub(1).saturating_add(chunk.max(1));
+        let held = self
+            .positions
+            .saturating_sub(1)
+            .saturating_add(chunk.max(1));
         let pages = (held - 1).div_ceil(PAGE_POSITIONS) + 1;
         pages.min(len.div_ceil(PAGE_POSITIONS))
     }

@@ -31,7 +31,13 @@ impl Kind {
     fn layers(self) -> Vec<LayerState> {
         let full = |store| layer(PAGED, store, Arc::new(Full));
         let window = |positions, store| layer(PAGED, store, Arc::new(Window { positions }));
-        let fixed = |store| layer(StateSpec::Fixed { bytes: PAGE_BYTES }, store, Arc::new(Full));
+        let fixed = |store| {
+            layer(
+                StateSpec::Fixed { bytes: PAGE_BYTES },
+                store,
+                Arc::new(Full),
+            )
+        };
         let shared = layer(StateSpec::Shared { layer: 0 }, 0, Arc::new(Full));
         let none = layer(StateSpec::None, 0, Arc::new(Full));
         match self {
@@ -168,7 +174,8 @@ impl World {
             if i >= operations / 2 {
                 self.plant();
             }
-            self.check().map_err(|e| format!("operation {i}, {what}: {e}"))?;
+            self.check()
+                .map_err(|e| format!("operation {i}, {what}: {e}"))?;
         }
         Ok(())
     }
@@ -250,7 +257,8 @@ impl World {
             return Ok(());
         }
         let mine = self.published.iter().filter(|(of, _)| *of == tenant);
-        let common = mine.map(|(_, known)| known.iter().zip(tokens).take_while(|(a, b)| a == b).count());
+        let common =
+            mine.map(|(_, known)| known.iter().zip(tokens).take_while(|(a, b)| a == b).count());
         let expected = common.max().unwrap_or(0).min(tokens.len() - 1);
         if cached == expected {
             Ok(())
@@ -271,7 +279,12 @@ impl World {
         if !self.reserve(id, end)? {
             return Ok(());
         }
-        let mut tokens: Vec<u32> = self.live[at].pending.iter().copied().take(end - len).collect();
+        let mut tokens: Vec<u32> = self.live[at]
+            .pending
+            .iter()
+            .copied()
+            .take(end - len)
+            .collect();
         self.live[at].pending.drain(..tokens.len());
         while tokens.len() < end - len {
             tokens.push(self.dice(3) as u32);
@@ -303,12 +316,17 @@ impl World {
         self.live[at].marks.push(mark);
         self.write(at, len)?;
         self.live[at].tokens.push(u32::MAX);
-        self.table.commit_vectors(id, 1).map_err(say("commit_vectors"))
+        self.table
+            .commit_vectors(id, 1)
+            .map_err(say("commit_vectors"))
     }
 
     /// Reserves, if it can be done, and does the moves.
     fn reserve(&mut self, id: SequenceId, len: usize) -> Result<bool, String> {
-        let can = self.table.can_reserve(id, len).map_err(say("can_reserve"))?;
+        let can = self
+            .table
+            .can_reserve(id, len)
+            .map_err(say("can_reserve"))?;
         let reserved = self.table.reserve(id, len);
         self.do_moves();
         match (can, reserved) {
@@ -333,7 +351,8 @@ impl World {
                     }
                 }
                 Place::Fixed(i) => {
-                    let state = &mut self.cells[self.table.layout.fixed[i].store][pages[0].0 as usize][0];
+                    let state =
+                        &mut self.cells[self.table.layout.fixed[i].store][pages[0].0 as usize][0];
                     *state = fold(*state, &live.marks[from..], i);
                 }
                 Place::None => {}
@@ -376,7 +395,8 @@ impl World {
 
     fn note_published(&mut self, at: usize, end: usize) {
         let live = &self.live[at];
-        self.published.push((live.tenant, live.tokens[..end].to_vec()));
+        self.published
+            .push((live.tenant, live.tokens[..end].to_vec()));
     }
 
     fn publish(&mut self, at: usize) -> Result<(), String> {
@@ -532,7 +552,12 @@ impl World {
         Ok(())
     }
 
-    fn check_node(&self, id: NodeId, tenant: TenantId, mut marks: Vec<u64>) -> Result<Vec<u64>, String> {
+    fn check_node(
+        &self,
+        id: NodeId,
+        tenant: TenantId,
+        mut marks: Vec<u64>,
+    ) -> Result<Vec<u64>, String> {
         let (node, layout) = (self.table.tree.node(id), &self.table.layout);
         let start = marks.len();
         for &token in &node.tokens {
@@ -579,5 +604,7 @@ impl World {
 
 /// The state of recurrent layer `i` after more positions.
 fn fold(state: u64, marks: &[u64], i: usize) -> u64 {
-    marks.iter().fold(state, |state, &mark| mix(mix(state, mark), i as u64))
+    marks
+        .iter()
+        .fold(state, |state, &mark| mix(mix(state, mark), i as u64))
 }

@@ -181,7 +181,8 @@ impl Tree {
             return &[];
         };
         let start = children.partition_point(|&c| self.node(c).tokens.first() < Some(first));
-        let count = children[start..].partition_point(|&c| self.node(c).tokens.first() == Some(first));
+        let count =
+            children[start..].partition_point(|&c| self.node(c).tokens.first() == Some(first));
         &children[start..start + count]
     }
 
