@@ -89,7 +89,7 @@ fn pages_of(layers: &[LayerState], stores: usize, len: usize) -> Vec<usize> {
             continue;
         };
         match layer.spec {
-            StateSpec::Paged { .. } => *pages += len.div_ceil(PAGE_POSITIONS),
+            StateSpec::Paged { .. } => *pages = pages.saturating_add(len.div_ceil(PAGE_POSITIONS)),
             StateSpec::Fixed { .. } => *pages += STATES_PER_SEQUENCE,
             StateSpec::Shared { .. } | StateSpec::None => {}
         }
