@@ -299,3 +299,6 @@ impl Table {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
