@@ -47,7 +47,7 @@ impl Bench {
         let options = MemoryOptions {
             kv_type: WAY.kv_type,
             context: 256,
-            sequences: 4,
+            sequences: 8,
             state_bytes,
             swap_bytes: 1 << 24,
         };
