@@ -7,7 +7,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
-use state::SequenceId;
+use state::{SequenceId, TenantId};
 use text::{StopStrings, Tokenizer};
 
 use crate::answer::{Answer, Context, Outcome};
@@ -91,6 +91,8 @@ impl Engine {
             kv_type,
             context,
             sequences,
+            state_bytes: None,
+            swap_bytes: 0,
         };
         let memory = Memory::new(&model.architecture, memory)?;
         let sampler = Sampler::new(model.architecture.vocabulary);
@@ -210,7 +212,7 @@ impl Engine {
             if self.waiting.is_empty() {
                 break;
             }
-            let sequence = self.memory.table_mut().create()?;
+            let sequence = self.memory.create(TenantId::LOCAL)?;
             let Some(Waiting {
                 id,
                 mut request,
@@ -297,7 +299,7 @@ impl Engine {
     fn end(&mut self, at: usize) -> Result<(), EngineError> {
         self.answers.remove(at);
         let context = self.contexts.remove(at);
-        Ok(self.memory.table_mut().release(context.sequence)?)
+        Ok(self.memory.release(context.sequence)?)
     }
 }
 
