@@ -1,0 +1,110 @@
+//! Requests that have not begun.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::request::{RequestId, TenantId};
+use crate::task::Task;
+use crate::tenants::Tenants;
+
+/// Requests of one tenant that are looked at before its turn passes to the next.
+const LOOK_AHEAD: usize = 32;
+
+/// A request that has not begun.
+#[derive(Debug)]
+pub(crate) struct Waiting<P> {
+    pub(crate) task: Task,
+    pub(crate) payload: P,
+    /// It begins with what this one is reading: it waits until that one has read so many tokens.
+    pub(crate) held: Option<(RequestId, usize)>,
+}
+
+/// Where a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    line: Line,
+    at: usize,
+}
+
+/// By priority, then by tenant.
+type Line = (Reverse<i32>, TenantId);
+
+/// One line for each priority and tenant, in order of arrival.
+#[derive(Debug)]
+pub(crate) struct Queue<P> {
+    lines: BTreeMap<Line, VecDeque<Waiting<P>>>,
+    /// Of each request, its line.
+    index: BTreeMap<RequestId, Line>,
+}
+
+impl<P> Default for Queue<P> {
+    fn default() -> Self {
+        Self {
+            lines: BTreeMap::new(),
+            index: BTreeMap::new(),
+        }
+    }
+}
+
+impl<P> Queue<P> {
+    /// Requests in it.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Adds one; ids ascend.
+    pub(crate) fn push(&mut self, task: Task, payload: P) {
+        let line = (Reverse(task.priority), task.tenant);
+        self.index.insert(task.id, line);
+        let waiting = Waiting {
+            task,
+            payload,
+            held: None,
+        };
+        self.lines.entry(line).or_default().push_back(waiting);
+    }
+
+    /// Takes out the request `id`, where it is there.
+    pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting<P>> {
+        let line = *self.index.get(&id)?;
+        let waiting = self.lines.get(&line)?;
+        let at = waiting.binary_search_by_key(&id, |w| w.task.id).ok()?;
+        self.take(Place { line, at })
+    }
+
+    /// The next to begin: of the highest priority, of the tenant that has had least, the first that may:
+    /// `may` is asked for each in turn.
+    pub(crate) fn next(
+        &mut self,
+        tenants: &Tenants,
+        may: &mut dyn FnMut(&mut Waiting<P>) -> bool,
+    ) -> Option<Place> {
+        let mut order: Vec<Line> = self.lines.keys().copied().collect();
+        order.sort_by_key(|&(priority, tenant)| (priority, tenants.had(tenant), tenant));
+        order.into_iter().find_map(|line| {
+            let waiting = self.lines.get_mut(&line)?;
+            let at = waiting.iter_mut().take(LOOK_AHEAD).position(&mut *may)?;
+            Some(Place { line, at })
+        })
+    }
+
+    /// The one at `place`.
+    pub(crate) fn get(&self, place: Place) -> Option<&Waiting<P>> {
+        self.lines.get(&place.line)?.get(place.at)
+    }
+
+    /// Takes out the one at `place`.
+    pub(crate) fn take(&mut self, place: Place) -> Option<Waiting<P>> {
+        let line = self.lines.get_mut(&place.line)?;
+        let waiting = line.remove(place.at)?;
+        if line.is_empty() {
+            self.lines.remove(&place.line);
+        }
+        self.index.remove(&waiting.task.id);
+        Some(waiting)
+    }
+}
