@@ -279,16 +279,16 @@ impl<R: Runner> Core<R> {
         failed: Vec<(RequestId, EngineError)>,
         events: &mut Vec<Event>,
     ) -> Result<(), EngineError> {
-        let mut first = Ok(());
+        let mut first = None;
         for (id, error) in failed {
             let told = Some(error.to_string());
             let ended = match self.scheduler.find(id) {
                 Some(at) => self.end(at, FinishReason::Failed, told, events),
                 None => Ok(()),
             };
-            first = first.and(Err(error)).and(ended);
+            first = first.or(Some(error)).or(ended.err());
         }
-        first
+        first.map_or(Ok(()), Err)
     }
 
     /// Takes a request out, its pages back, and tells of it.

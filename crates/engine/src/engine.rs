@@ -113,6 +113,9 @@ impl Engine {
             state_bytes: options.state_bytes,
             swap_bytes: options.swap_bytes,
         };
+        let of_one = Memory::bytes_per_sequence(&model.architecture, options.kv_type, options.context);
+        let most = (of_one as u64).saturating_mul(options.sequences as u64);
+        let state_bytes = options.state_bytes.unwrap_or(most);
         let memory = Memory::new(&model.architecture, memory)?;
         let vocabulary = model.architecture.vocabulary;
         let capacity = options.prefill_chunk + options.sequences;
@@ -127,7 +130,7 @@ impl Engine {
             vocabulary,
             queue: options.queue,
         };
-        let core = Core::new(ModelRunner::new(decoder, memory), tokenizer, of_core);
+        let core = Core::new(ModelRunner::new(decoder, memory, state_bytes), tokenizer, of_core);
         Ok(Self { core, options })
     }
 

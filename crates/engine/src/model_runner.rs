@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::{Decoder, Logits, Memory, Model, ModelError, Step};
+use model::{Decoder, Logits, Memory, Model, Step};
 use state::{SequenceId, Started, StateError, TenantId};
 
 use crate::error::EngineError;
@@ -104,7 +104,7 @@ impl Runner for ModelRunner {
     }
 
     fn fits(&self, len: usize, chunk: usize) -> Result<(), EngineError> {
-        Ok(self.memory.fits(len, chunk)?)
+        self.memory.fits(len, chunk).map_err(EngineError::from_fit)
     }
 
     fn chunk_end(&self, position: usize, end: usize) -> usize {

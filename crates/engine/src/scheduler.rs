@@ -183,6 +183,12 @@ impl<P> Scheduler<P> {
         }
     }
 
+    /// Whether someone who has begun could not run in the last step because of memory.
+    #[cfg(test)]
+    pub(crate) fn is_short(&self) -> bool {
+        self.is_short
+    }
+
     /// Those lost since it was last asked.
     pub(crate) fn take_lost(&mut self) -> Vec<(RequestId, EngineError)> {
         std::mem::take(&mut self.lost)

@@ -97,9 +97,12 @@ impl Decoder {
         }
         self.leave(step, sink)?;
         for span in step.spans {
-            memory
-                .table
-                .commit(span.sequence, span.position + span.rows_of(self.hidden()))?;
+            match span.input {
+                Input::Tokens(tokens) => memory.table.commit(span.sequence, tokens)?,
+                Input::Vectors(_) => memory
+                    .table
+                    .commit_vectors(span.sequence, span.rows_of(self.hidden()))?,
+            }
         }
         Ok(())
     }

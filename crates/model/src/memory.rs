@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use kernels::pages::{KvShape, KvType, PageStore};
-use state::{Full, LayerState, Policy, StateSpec, Table, Window};
+use state::{
+    Budget, Full, IntegrityError, LayerState, Policy, SequenceId, Started, StateError, StateSpec, Stats,
+    Table, TableOptions, TenantId, Window,
+};
 
 use crate::architecture::{Architecture, AttentionSpec};
 use crate::error::ModelError;
@@ -17,6 +20,10 @@ pub struct MemoryOptions {
     pub context: usize,
     /// Sequences at most.
     pub sequences: usize,
+    /// Bytes for all of it.
+    pub state_bytes: Option<u64>,
+    /// Bytes for sequences that are swapped out.
+    pub swap_bytes: u64,
 }
 
 /// Page stores and the table of who holds which page.
@@ -36,17 +43,27 @@ impl Memory {
     /// When the memory can't be had.
     pub fn new(architecture: &Architecture, options: MemoryOptions) -> Result<Self, ModelError> {
         let (layers, shapes) = plan(architecture, options.kv_type);
-        let mut pages = Table::pages_needed(&layers, shapes.len(), options.context);
-        pages
-            .iter_mut()
-            .for_each(|n| *n = n.saturating_mul(options.sequences));
+        let sizes: Vec<usize> = shapes.iter().map(|s| s.page_bytes().unwrap_or(usize::MAX)).collect();
+        let budget = Budget {
+            sequences: options.sequences,
+            context: options.context,
+            state_bytes: options.state_bytes,
+        };
+        let specs = budget.stores(&layers, &sizes)?;
         let stores = shapes
             .iter()
-            .zip(&pages)
-            .map(|(&shape, &n)| PageStore::new(shape, n));
+            .zip(&specs)
+            .map(|(&shape, spec)| PageStore::new(shape, spec.pages));
         let stores = stores.collect::<Result<_, _>>()?;
         let store_of = layers.iter().map(|layer| layer.store).collect();
-        let table = Table::new(layers, &pages, options.sequences, options.context)?;
+        let table = Table::new(TableOptions {
+            layers,
+            stores: specs,
+            sequences: options.sequences,
+            context: options.context,
+            swap_bytes: 0,
+            checkpoint_every: 512,
+        })?;
         Ok(Self {
             stores,
             table,
@@ -62,12 +79,8 @@ impl Memory {
         context: usize,
     ) -> usize {
         let (layers, shapes) = plan(architecture, kv_type);
-        let pages = Table::pages_needed(&layers, shapes.len(), context);
-        shapes
-            .iter()
-            .zip(pages)
-            .map(|(s, n)| s.page_bytes().unwrap_or(usize::MAX).saturating_mul(n))
-            .sum()
+        let sizes: Vec<usize> = shapes.iter().map(|s| s.page_bytes().unwrap_or(usize::MAX)).collect();
+        Budget::bytes_per_sequence(&layers, &sizes, context)
     }
 
     /// Bytes of keys and values that a token at `position` reads: those of all positions it sees, its own
@@ -87,9 +100,79 @@ impl Memory {
         &self.table
     }
 
-    /// The books, to make, cut and end sequences.
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
     pub fn table_mut(&mut self) -> &mut Table {
         &mut self.table
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn create(&mut self, tenant: TenantId) -> Result<SequenceId, StateError> {
+        self.table.create(tenant)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn start(&mut self, tenant: TenantId, _: &[u32]) -> Result<Started, StateError> {
+        Ok(Started { sequence: self.table.create(tenant)?, cached: 0 })
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn reserve(&mut self, id: SequenceId, len: usize) -> Result<(), StateError> {
+        self.table.reserve(id, len)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn publish(&mut self, _: SequenceId) -> Result<(), StateError> {
+        Ok(())
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn finish(&mut self, id: SequenceId) -> Result<(), StateError> {
+        self.table.release(id)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn release(&mut self, id: SequenceId) -> Result<(), StateError> {
+        self.table.release(id)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn swap_out(&mut self, id: SequenceId) -> Result<u64, StateError> {
+        self.table.swap_out(id)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn swap_in(&mut self, id: SequenceId) -> Result<(), StateError> {
+        self.table.swap_in(id)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn swap_bytes_of(&self, id: SequenceId) -> Result<u64, StateError> {
+        self.table.swap_bytes_of(id)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn pages_needed(&self, id: SequenceId, len: usize) -> Result<usize, StateError> {
+        self.table.pages_needed(id, len)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn fits(&self, len: usize, chunk: usize) -> Result<(), StateError> {
+        self.table.fits(len, chunk)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn chunk_end(&self, position: usize, end: usize) -> usize {
+        self.table.chunk_end(position, end)
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn stats(&self) -> Stats {
+        self.table.stats()
+    }
+
+    #[allow(missing_docs, clippy::missing_errors_doc, clippy::must_use_candidate)]
+    pub fn check_integrity(&self) -> Result<(), IntegrityError> {
+        self.table.check_integrity()
     }
 }
 
