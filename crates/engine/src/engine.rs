@@ -113,7 +113,8 @@ impl Engine {
             state_bytes: options.state_bytes,
             swap_bytes: options.swap_bytes,
         };
-        let of_one = Memory::bytes_per_sequence(&model.architecture, options.kv_type, options.context);
+        let of_one =
+            Memory::bytes_per_sequence(&model.architecture, options.kv_type, options.context);
         let most = (of_one as u64).saturating_mul(options.sequences as u64);
         let state_bytes = options.state_bytes.unwrap_or(most);
         let memory = Memory::new(&model.architecture, memory)?;
@@ -130,7 +131,11 @@ impl Engine {
             vocabulary,
             queue: options.queue,
         };
-        let core = Core::new(ModelRunner::new(decoder, memory, state_bytes), tokenizer, of_core);
+        let core = Core::new(
+            ModelRunner::new(decoder, memory, state_bytes),
+            tokenizer,
+            of_core,
+        );
         Ok(Self { core, options })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use model::{Decoder, Logits, Memory, Model, Step};
+use model::{Decoder, Logits, Memory, Model, ModelError, Step};
 use state::{SequenceId, Started, StateError, TenantId};
 
 use crate::error::EngineError;
@@ -20,7 +20,7 @@ pub(crate) struct ModelRunner {
 
 impl ModelRunner {
     pub(crate) fn new(decoder: Decoder, memory: Memory, state_bytes: u64) -> Self {
-        let pages = memory.stats().pages_total.max(1);
+        let pages = memory.table().stats().pages_total.max(1);
         Self {
             page_bytes: state_bytes / pages as u64,
             decoder,
@@ -82,7 +82,9 @@ impl Runner for ModelRunner {
     fn swap_out(&mut self, sequence: SequenceId) -> Result<bool, EngineError> {
         match self.memory.swap_out(sequence) {
             Ok(_) => Ok(true),
-            Err(StateError::SwapFull { .. }) => Ok(false),
+            Err(ModelError::State(
+                StateError::SwapFull { .. } | StateError::OutOfMemory { .. },
+            )) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -90,29 +92,32 @@ impl Runner for ModelRunner {
     fn swap_in(&mut self, sequence: SequenceId) -> Result<bool, EngineError> {
         match self.memory.swap_in(sequence) {
             Ok(()) => Ok(true),
-            Err(StateError::OutOfPages { .. }) => Ok(false),
+            Err(ModelError::State(StateError::OutOfPages { .. })) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
 
     fn swap_bytes_of(&self, sequence: SequenceId) -> Result<u64, EngineError> {
-        Ok(self.memory.swap_bytes_of(sequence)?)
+        Ok(self.memory.table().swap_bytes_of(sequence)?)
     }
 
     fn pages_needed(&self, sequence: SequenceId, len: usize) -> Result<usize, EngineError> {
-        Ok(self.memory.pages_needed(sequence, len)?)
+        Ok(self.memory.table().pages_needed(sequence, len)?)
     }
 
     fn fits(&self, len: usize, chunk: usize) -> Result<(), EngineError> {
-        self.memory.fits(len, chunk).map_err(EngineError::from_fit)
+        self.memory
+            .table()
+            .fits(len, chunk)
+            .map_err(EngineError::from_fit)
     }
 
     fn chunk_end(&self, position: usize, end: usize) -> usize {
-        self.memory.chunk_end(position, end)
+        self.memory.table().chunk_end(position, end)
     }
 
     fn pages(&self) -> Pages {
-        Pages::from(self.memory.stats())
+        Pages::from(self.memory.table().stats())
     }
 
     fn page_bytes(&self) -> u64 {
@@ -121,6 +126,7 @@ impl Runner for ModelRunner {
 
     fn check(&self) -> Result<(), String> {
         self.memory
+            .table()
             .check_integrity()
             .map_err(|error| error.to_string())
     }

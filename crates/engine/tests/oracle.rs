@@ -13,6 +13,7 @@ use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
 use serde::Deserialize;
+use state::TenantId;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 
@@ -144,7 +145,7 @@ fn compare(
         .collect();
     let (mut decoder, mut memory) = decoder(model, kv_type);
     for prompt in &fixture.prompts {
-        let id = memory.create(state::TenantId::LOCAL).unwrap();
+        let id = memory.create(TenantId::LOCAL).unwrap();
         let mut done = 0;
         for part in prompt.tokens.chunks(256) {
             let wanted: Vec<usize> = (0..part.len())

@@ -143,7 +143,7 @@ impl Table {
             let node = self.tree.node(at);
             if node.children.is_empty() && (node.is_bare() || self.has_cached(at, store)) {
                 parent = node.parent;
-                self.drop_pages(at);
+                self.totals.evictions += self.drop_pages(at);
                 self.drop_all_checkpoints(at);
                 self.tree.remove(at);
             }
@@ -234,7 +234,7 @@ impl Table {
                 continue;
             }
             let above = self.tree.node(at).parent;
-            self.drop_pages(at);
+            self.totals.evictions += self.drop_pages(at);
             self.drop_all_checkpoints(at);
             self.tree.remove(at);
             if at == top {
@@ -258,13 +258,15 @@ impl Table {
         }
     }
 
-    /// Makes a node let go of its pages.
-    pub(crate) fn drop_pages(&mut self, node: NodeId) {
+    /// Makes a node let go of its pages, and says how many it had.
+    pub(crate) fn drop_pages(&mut self, node: NodeId) -> u64 {
+        let mut dropped = 0;
         for (i, layer) in self.layout.paged.iter().enumerate() {
             let page = std::mem::replace(&mut self.tree.node_mut(node).pages[i], PageId::NONE);
-            let freed = self.pools[layer.store].leave(page);
-            self.totals.evictions += u64::from(freed);
+            self.pools[layer.store].leave(page);
+            dropped += u64::from(page != PageId::NONE);
         }
+        dropped
     }
 
     /// Drops the checkpoints of which the tree alone holds a state in `store`.
@@ -298,8 +300,8 @@ impl Table {
     fn drop_checkpoint(&mut self, node: NodeId, at: usize) {
         let checkpoint = self.tree.node_mut(node).checkpoints.remove(at);
         for (layer, slot) in self.layout.fixed.iter().zip(checkpoint.slots) {
-            let freed = self.pools[layer.store].leave(slot);
-            self.totals.evictions += u64::from(freed);
+            self.pools[layer.store].leave(slot);
+            self.totals.evictions += 1;
         }
     }
 

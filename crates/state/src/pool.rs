@@ -95,20 +95,18 @@ impl Pool {
         self.nodes[page.0 as usize] = node;
     }
 
-    /// The tree no longer holds the page. Does nothing for [`PageId::NONE`]. Says whether it is free now.
-    pub(crate) fn leave(&mut self, page: PageId) -> bool {
+    /// The tree no longer holds the page. Does nothing for [`PageId::NONE`].
+    pub(crate) fn leave(&mut self, page: PageId) {
         if page == PageId::NONE {
-            return false;
+            return;
         }
         self.cached -= usize::from(self.is_cached(page));
         self.nodes[page.0 as usize] = NodeId::NONE;
         let refs = &mut self.refs[page.0 as usize];
         *refs -= 1;
-        let is_free = *refs == 0;
-        if is_free {
+        if *refs == 0 {
             self.free.push(page);
         }
-        is_free
     }
 }
 
@@ -131,7 +129,7 @@ mod tests {
         assert_eq!((pool.cached(), pool.free()), (1, 0));
         pool.share(page);
         assert_eq!((pool.cached(), pool.sharers(page)), (0, 1));
-        assert!(!pool.leave(page));
+        pool.leave(page);
         assert!(pool.is_writable(page));
         pool.release(page);
         assert_eq!((pool.cached(), pool.free(), pool.total()), (0, 1, 1));

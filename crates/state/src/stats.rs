@@ -34,7 +34,7 @@ pub struct Totals {
     pub hits: u64,
     /// Positions they found.
     pub hit_tokens: u64,
-    /// Pages taken from the tree to be used otherwise.
+    /// Pages and states that the tree let go of.
     pub evictions: u64,
     /// Pages behind a window taken from sequences.
     pub forgotten: u64,

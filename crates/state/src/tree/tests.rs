@@ -28,7 +28,7 @@ fn the_longest_match_is_found_among_siblings() {
     let keys: [&[u32]; 5] = [&[1, 2, 3, 9], &[1, 2, 4], &[1, 2, 3, 5, 7], &[0, 2], &[5]];
     let nodes = keys.map(|key| insert(&mut tree, root, key));
     assert_eq!(find(&tree, A, &[1, 2, 3, 5, 8, 1]), (vec![nodes[2]], 4));
-    assert_eq!(find(&tree, A, &[1, 2, 3, 8]), (vec![nodes[2]], 3));
+    assert_eq!(find(&tree, A, &[1, 2, 3, 8]), (vec![nodes[0]], 3));
     assert_eq!(find(&tree, A, &[1, 2, 4]), (vec![nodes[1]], 3));
     assert_eq!(find(&tree, A, &[2]), (vec![], 0));
     assert_eq!(find(&tree, A, &[]), (vec![], 0));
