@@ -11,7 +11,7 @@ use crate::answer::{Answer, Outcome};
 use crate::engine::SEQUENCES_MAX;
 use crate::error::EngineError;
 use crate::fault::Fault;
-use crate::request::{Event, FinishReason, Request, RequestId};
+use crate::request::{Event, FinishReason, Request, RequestId, TenantId};
 use crate::runner::Runner;
 use crate::sampling::Sampler;
 use crate::scheduler::{Item, Limits, Plan, Scheduler};
@@ -59,7 +59,7 @@ impl<R: Runner> Core<R> {
         let stops = self.check(&request)?;
         let (prompt_len, context) = (request.prompt.len(), self.options.context);
         let answer_max = request.answer_max(context);
-        self.check_room(prompt_len, answer_max)?;
+        self.check_room(request.tenant, prompt_len, answer_max)?;
         // All at once, so that no step has to make room for a token.
         let reserved = request.prompt.try_reserve_exact(answer_max);
         reserved.map_err(|_| EngineError::OutOfMemory {
@@ -128,12 +128,17 @@ impl<R: Runner> Core<R> {
     }
 
     /// Checks that a request can ever run, and that it may wait.
-    fn check_room(&mut self, prompt: usize, answer: usize) -> Result<(), EngineError> {
+    fn check_room(
+        &mut self,
+        tenant: TenantId,
+        prompt: usize,
+        answer: usize,
+    ) -> Result<(), EngineError> {
         let fits = self
             .runner
             .fits(longest(prompt, answer), self.options.limits.prefill_chunk);
         let (waiting, limit) = (self.scheduler.queue.len(), self.options.queue);
-        if fits.is_ok() && waiting < limit {
+        if fits.is_ok() && self.scheduler.may_wait(tenant, limit) {
             return Ok(());
         }
         self.stats.rejected += 1;

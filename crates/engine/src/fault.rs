@@ -9,6 +9,8 @@ pub(crate) enum Fault {
     OverBudget,
     /// Of two prompts the younger always goes first.
     Starve,
+    /// Who asks more gets more.
+    Unfair,
     /// The pages of some requests do not come back.
     Leak,
     /// More of a prompt is taken for cached than is.

@@ -56,6 +56,15 @@ impl<P> Queue<P> {
         self.index.is_empty()
     }
 
+    /// Whether `tenant` has less waiting than its equal part of `limit` among all that wait.
+    pub(crate) fn has_share(&self, tenant: TenantId, limit: usize) -> bool {
+        let mut counts = BTreeMap::from([(tenant, 0)]);
+        for ((_, of), waiting) in &self.lines {
+            *counts.entry(*of).or_default() += waiting.len();
+        }
+        counts[&tenant] < limit / counts.len()
+    }
+
     /// Adds one; ids ascend.
     pub(crate) fn push(&mut self, task: Task, payload: P) {
         let line = (Reverse(task.priority), task.tenant);
@@ -76,16 +85,21 @@ impl<P> Queue<P> {
         self.take(Place { line, at })
     }
 
-    /// The next to begin: of the highest priority, of the tenant that has had least, the first that may:
+    /// The next to begin: of the highest priority, of the tenant that has had least (or came first), the first that may:
     /// `may` is asked for each in turn.
     pub(crate) fn next(
         &mut self,
         tenants: &Tenants,
         may: &mut dyn FnMut(&mut Waiting<P>) -> bool,
     ) -> Option<Place> {
-        let mut order: Vec<Line> = self.lines.keys().copied().collect();
-        order.sort_by_key(|&(priority, tenant)| (priority, tenants.had(tenant), tenant));
-        order.into_iter().find_map(|line| {
+        let first = |waiting: &VecDeque<Waiting<P>>| waiting.front().map(|waiting| waiting.task.id);
+        let lines = self.lines.iter().map(|(&(priority, tenant), waiting)| {
+            (priority, tenants.had(tenant), first(waiting), tenant)
+        });
+        let mut order: Vec<_> = lines.collect();
+        order.sort_unstable();
+        order.into_iter().find_map(|(priority, _, _, tenant)| {
+            let line = (priority, tenant);
             let waiting = self.lines.get_mut(&line)?;
             let at = waiting.iter_mut().take(LOOK_AHEAD).position(&mut *may)?;
             Some(Place { line, at })

@@ -16,7 +16,7 @@ use crate::error::EngineError;
 use crate::fault::Fault;
 use crate::pace::{Pace, whole_pages};
 use crate::queue::{Queue, Waiting};
-use crate::request::RequestId;
+use crate::request::{RequestId, TenantId};
 use crate::runner::Runner;
 use crate::task::{Place, Task};
 use crate::tenants::Tenants;
@@ -140,6 +140,14 @@ impl<P> Scheduler<P> {
         (&mut self.tasks, &mut self.payloads)
     }
 
+    /// Whether a request of `tenant` may wait where `limit` may: as long as fewer do; and where they don't, as
+    /// long as the tenant has less than its share of that, so that no other can keep it out. Never more than
+    /// twice the limit.
+    pub(crate) fn may_wait(&self, tenant: TenantId, limit: usize) -> bool {
+        let waiting = self.queue.len();
+        waiting < limit || (waiting < 2 * limit && self.queue.has_share(tenant, limit))
+    }
+
     /// Lets a request wait its turn.
     pub(crate) fn push(&mut self, task: Task, payload: P) {
         self.tenants.enter(task.tenant);
@@ -221,7 +229,9 @@ impl<P> Scheduler<P> {
         let task = &mut self.tasks[item.at];
         let (before, was_decoding) = (task.done, task.is_decoding());
         task.advance(item.run);
-        self.tenants.charge(task.tenant, item.run);
+        if self.fault != Some(Fault::Unfair) {
+            self.tenants.charge(task.tenant, item.run);
+        }
         let (after, shares) = (task.done, task.shares);
         match task.running() {
             Some(sequence)

@@ -53,8 +53,7 @@ pub(super) struct Fake {
     /// Steps of more than one span that fail next.
     pub(super) failures: usize,
     pub(super) fault: Option<FakeFault>,
-    /// Rows of the last step that ran, and what each sequence that runs had in the cache when it began.
-    pub(super) last_rows: usize,
+    /// What each sequence that runs had in the cache when it began.
     pub(super) cached: BTreeMap<SequenceId, usize>,
     /// Sequences that have begun and not ended.
     pub(super) alive: BTreeSet<SequenceId>,
@@ -117,7 +116,6 @@ impl Fake {
             now: Duration::ZERO,
             failures: 0,
             fault: None,
-            last_rows: 0,
             cached: BTreeMap::new(),
             alive: BTreeSet::new(),
             rows: 0,
@@ -280,7 +278,6 @@ impl Runner for Fake {
         sink: &mut dyn FnMut(Logits<'_>),
     ) -> Result<(), EngineError> {
         self.check_step(step)?;
-        self.last_rows = 0;
         for (index, span) in step.spans.iter().enumerate() {
             let Input::Tokens(tokens) = span.input else {
                 continue;
@@ -298,9 +295,8 @@ impl Runner for Fake {
                 }
             }
             self.table.commit(span.sequence, tokens)?;
-            self.last_rows += tokens.len();
+            self.rows += tokens.len() as u64;
         }
-        self.rows += self.last_rows as u64;
         Ok(())
     }
 

@@ -198,24 +198,67 @@ fn the_same_prompt_is_read_once() {
 /// Two tenants that both always ask get the same, however much more one asks.
 #[test]
 fn tenants_get_the_same() {
+    let served = served(None);
+    assert!(
+        served[0] * 10 > served[1] * 9 && served[1] * 10 > served[0] * 9,
+        "{served:?}"
+    );
+    let served = self::served(Some(Fault::Unfair));
+    assert!(
+        served[0] * 2 < served[1],
+        "in order of arrival, who asks more gets more: {served:?}"
+    );
+}
+
+/// The tokens that two tenants get, one of which asks three times as much.
+fn served(fault: Option<Fault>) -> Vec<usize> {
     let mut config = busy();
-    (config.answer_most, config.prompt_most, config.queue) = (20, 60, 1000);
-    (config.tenants, config.arrives_in) = (1, 2);
+    (config.answer_most, config.prompt_most) = (20, 60);
     let mut world = World::new(config, 2);
-    for step in 0..2_000 {
-        for n in 0..9 {
-            let tenant = TenantId(u64::from(n > 0));
-            let mut request = world.request();
-            request.tenant = tenant;
-            if step % 8 == 0 {
+    world.core.scheduler.fault = fault;
+    for step in 0..4_000 {
+        if step % 8 == 0 {
+            for n in 0..16 {
+                let mut request = world.request();
+                request.tenant = TenantId(u64::from(n % 4 > 0));
                 world.submit(request).unwrap();
             }
         }
         world.run().unwrap();
     }
-    let served: Vec<usize> = world.served.values().copied().collect();
+    world.served.values().copied().collect()
+}
+
+/// Ten thousand requests, three in ten of them cancelled, where two of them fill the memory.
+#[test]
+fn ten_thousand_requests_with_aborts_lose_nothing() {
+    let mut random = Random(7);
+    let mut config = Config::random(&mut random);
+    config.fake = FakeOptions {
+        layers: vec![Layer::Full, Layer::Window(70)],
+        sequences: 8,
+        context: 200,
+        pages: 9,
+        swap_bytes: 16_384,
+    };
+    (config.prefill_chunk, config.queue, config.fails_in) = (40, 64, 500);
+    (config.prompt_most, config.answer_most) = (150, 30);
+    let mut world = World::new(config, 7);
+    while world.submitted < 10_000 {
+        while world.core.scheduler.queue.len() < 20 && world.submitted < 10_000 {
+            let request = world.request();
+            world.submit(request).unwrap();
+            if world.random.below(10) < 3 {
+                world.cancel().unwrap();
+            }
+        }
+        world.run().unwrap();
+    }
+    world.drain().unwrap();
+    let stats = world.core.stats();
+    assert_eq!((world.submitted, world.ended), (10_000, 10_000));
     assert!(
-        served[0] * 10 > served[1] * 7 && served[1] * 10 > served[0] * 7,
-        "{served:?}"
+        stats.cancelled > 2_500 && stats.swaps + stats.recomputes > 500,
+        "{stats:?}"
     );
 }

@@ -267,7 +267,7 @@ impl World {
         let fits = self.core.runner.fits(longest, self.config.prefill_chunk);
         match self.core.submit(request) {
             Ok(id) => {
-                ensure(fits.is_ok() && waiting < self.config.queue, || {
+                ensure(fits.is_ok() && waiting < 2 * self.config.queue, || {
                     format!("{id:?} was taken with {waiting} waiting, fits: {fits:?}")
                 })?;
                 self.live.insert(id, expected);
@@ -327,6 +327,9 @@ impl World {
             .map(|task| (task.id, self.live.get(&task.id).map_or(0, |e| e.seen)))
             .collect();
         let failed_before = self.core.stats().failed;
+        let (rows_before, failures_before) =
+            (self.core.runner.rows, self.core.stats().failed_steps);
+        let steps_before = self.core.stats().steps;
         let mut events = Vec::new();
         let result = self.core.step(&mut events);
         let has_failed = self.core.stats().failed > failed_before;
@@ -349,6 +352,14 @@ impl World {
                 })?;
             }
             self.take(event)?;
+        }
+        let stats = self.core.stats();
+        let rows = (self.core.runner.rows - rows_before) as usize;
+        if !has_failed && stats.failed_steps == failures_before && stats.steps > steps_before {
+            let told = stats.last_step_tokens;
+            ensure(rows == told, || {
+                format!("{rows} rows ran, and {told} were told of")
+            })?;
         }
         self.check_step(&decoding)?;
         self.check_progress()
@@ -394,11 +405,12 @@ impl World {
             let Some(expected) = self.live.get_mut(&task.id) else {
                 return Err(format!("{:?} runs and has ended", task.id));
             };
-            let (step, done, ran) = expected.progress;
             let runs = task.running().is_some();
-            if (done, ran) != (task.done, runs) {
-                expected.progress = (self.steps, task.done, runs);
+            let (step, done, ran) = &mut expected.progress;
+            if (*done, *ran) != (task.done, runs) {
+                (*step, *done, *ran) = (self.steps, task.done, runs);
             }
+            let step = *step;
             let idle = self.steps - step.max(self.last_short);
             ensure(
                 idle <= patience && self.steps - step <= SHORT_PATIENCE_STEPS,
