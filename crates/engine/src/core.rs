@@ -330,7 +330,7 @@ impl<R: Runner> Core<R> {
         *count += 1;
         self.ends.add(now);
         let copies = match () {
-            () if self.scheduler.has(Fault::EndTwice) && reason == FinishReason::Cancelled => 2,
+            () if self.scheduler.has(Fault::EndTwice) && reason == FinishReason::Length => 2,
             () if self.scheduler.has(Fault::EndNever) && task.id.0 % 5 == 4 => 0,
             () => 1,
         };

@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     Leak,
     /// More of a prompt is taken for cached than is.
     WrongHit,
-    /// A request that was cancelled is told of twice.
+    /// The end of some requests is told twice.
     EndTwice,
     /// The end of some requests is not told.
     EndNever,
