@@ -122,3 +122,53 @@ impl<P> Queue<P> {
         Some(waiting)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::task::tests::task;
+
+    fn queue(requests: &[(u64, u64, i32)]) -> Queue<()> {
+        let mut queue = Queue::default();
+        for &(id, tenant, priority) in requests {
+            queue.push(task(id, TenantId(tenant), priority), ());
+        }
+        queue
+    }
+
+    fn order(queue: &mut Queue<()>, tenants: &Tenants) -> Vec<u64> {
+        let mut order = Vec::new();
+        while let Some(place) = queue.next(tenants, &mut |_| true) {
+            order.push(queue.take(place).unwrap().task.id.0);
+        }
+        assert!(queue.is_empty() && queue.lines.is_empty());
+        order
+    }
+
+    #[test]
+    fn priority_then_what_the_tenant_had_then_arrival() {
+        let mut tenants = Tenants::default();
+        (1..=3).for_each(|tenant| tenants.enter(TenantId(tenant)));
+        tenants.charge(TenantId(1), 10);
+        let of = [(0, 1, 0), (1, 3, 0), (2, 2, 0), (3, 1, 5), (4, 2, 0)];
+        assert_eq!(order(&mut queue(&of), &tenants), [3, 1, 2, 4, 0]);
+    }
+
+    #[test]
+    fn a_tenant_that_fills_the_queue_does_not_keep_others_out() {
+        let many: Vec<_> = (0..10).map(|id| (id, 1, 0)).collect();
+        let mut queue = queue(&many);
+        assert!(!queue.has_share(TenantId(1), 10) && queue.has_share(TenantId(2), 10));
+        (10..15).for_each(|id| queue.push(task(id, TenantId(2), 0), ()));
+        assert!(!queue.has_share(TenantId(2), 10) && queue.has_share(TenantId(3), 10));
+    }
+
+    #[test]
+    fn anyone_can_be_taken_out() {
+        let mut queue = queue(&[(0, 1, 0), (1, 1, 0), (2, 1, 3), (3, 1, 0)]);
+        assert_eq!(queue.remove(RequestId(1)).unwrap().task.id, RequestId(1));
+        assert!(queue.remove(RequestId(1)).is_none());
+        assert_eq!(order(&mut queue, &Tenants::default()), [2, 0, 3]);
+    }
+}

@@ -96,3 +96,48 @@ impl Task {
         self.idle_steps = 0;
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A task with ten tokens of prompt.
+    pub(crate) fn task(id: u64, tenant: TenantId, priority: i32) -> Task {
+        Task {
+            id: RequestId(id),
+            tenant,
+            priority,
+            tokens: (0..10).collect(),
+            prompt_len: 10,
+            longest: 20,
+            rows_end: 0,
+            shares: true,
+            done: 0,
+            next_row: 0,
+            place: Place::Nowhere,
+            idle_steps: 0,
+            preemptions: 0,
+            cached: 0,
+        }
+    }
+
+    #[test]
+    fn rows_are_wanted_once() {
+        let mut all = task(0, TenantId::LOCAL, 0);
+        all.rows_end = usize::MAX;
+        assert_eq!((all.rows(4), all.reusable().len()), (Rows::All, 1));
+        all.advance(4);
+        // Computed again after a preemption: only what was not taken is wanted.
+        all.done = 0;
+        assert_eq!((all.rows(4), all.reusable().len()), (Rows::None, 5));
+        assert_eq!(all.rows(5), Rows::All);
+        let mut plain = task(0, TenantId::LOCAL, 0);
+        assert_eq!((plain.rows(9), plain.rows(10)), (Rows::None, Rows::Last));
+        assert_eq!(plain.reusable().len(), 10);
+        plain.advance(10);
+        plain.tokens.push(3);
+        assert!(plain.is_decoding());
+        plain.done = 4;
+        assert!(!plain.is_decoding());
+    }
+}

@@ -164,7 +164,7 @@ impl Random {
 fn requests(count: usize, seed: u64) -> Vec<Request> {
     let mut random = Random(seed);
     let one = |i: usize| {
-        let (len, alike) = (1 + random.below(180), random.below(200));
+        let (len, alike) = (1 + random.below(100), random.below(120));
         let token = |at: usize| match at < alike {
             true => (at as u32 * 7 + 3) % 250,
             false => random.below(250) as u32,
@@ -179,7 +179,7 @@ fn requests(count: usize, seed: u64) -> Vec<Request> {
                 repetition_penalty: 1.1,
                 ..Sampling::default()
             },
-            max_tokens: Some(1 + random.below(50)),
+            max_tokens: Some(1 + random.below(140)),
             ignore_end: i % 3 != 0,
             logits_hash: i % 4 == 1,
             prompt_log_probs: (i % 5 == 2).then_some(1),
@@ -238,15 +238,16 @@ fn compare(tiny: &Tiny, options: EngineOptions, seed: u64) -> engine::EngineStat
 fn among_any_neighbours_with_any_step_budget_and_order_of_arrival() {
     for name in ["llama-tied", "qwen2", "gemma3"] {
         let tiny = Tiny::load(name);
+        let mut hits = 0;
         for (seed, prefill_chunk) in [(1, 1), (2, 7), (3, 64), (4, 500)] {
             let options = EngineOptions {
                 sequences: 1 + seed as usize,
                 prefill_chunk,
                 ..options()
             };
-            let stats = compare(&tiny, options, seed);
-            assert!(stats.prefix_hit_tokens > 0, "{stats:?}");
+            hits += compare(&tiny, options, seed).prefix_hit_tokens;
         }
+        assert!(hits > 0);
     }
 }
 
@@ -259,7 +260,7 @@ fn preempted_by_swap_by_recomputation_or_not() {
                 sequences: 6,
                 prefill_chunk: 40,
                 state_bytes: Some(tiny.bytes(320)),
-                swap_bytes: tiny.bytes(1000),
+                swap_bytes: tiny.bytes(4000),
                 preemption,
                 ..options()
             };
@@ -388,13 +389,14 @@ fn an_abort_in_any_state_spares_the_neighbours() {
     let tiny = Tiny::load("llama-tied");
     let request = |i: u32, len: u32| Request {
         prompt: (0..len).map(|at| (at * 5 + i * 11) % 250).collect(),
-        max_tokens: Some(60),
+        max_tokens: Some(120),
         ignore_end: true,
         ..Request::default()
     };
+    let mut preempted = 0;
     for preemption in [Preemption::Swap, Preemption::Recompute] {
         // One after as many steps as bring it into each state.
-        for steps in [0, 1, 3, 8, 20, 40, 80, 120] {
+        for steps in [0, 1, 3, 8, 20, 60, 120, 200] {
             for victim in 0..5 {
                 let mut engine = tiny.engine(EngineOptions {
                     sequences: 4,
@@ -414,13 +416,14 @@ fn an_abort_in_any_state_spares_the_neighbours() {
                     .answers
                     .get(&ids[victim])
                     .is_some_and(|a| a.end.is_some());
+                preempted += engine.stats().preempted;
                 if !ended {
                     run.cancel(&mut engine, ids[victim]);
                 }
                 run.to_end(&mut engine);
                 for (i, id) in ids.iter().enumerate().filter(|(i, _)| *i != victim) {
                     // The victim changes from round to round: so all are compared with each alone.
-                    assert_eq!(run.answers[id].tokens.len(), 60, "{i}");
+                    assert_eq!(run.answers[id].tokens.len(), 120, "{i}");
                     if steps == 20 {
                         assert_eq!(
                             run.answers[id].meaning(),
@@ -431,6 +434,10 @@ fn an_abort_in_any_state_spares_the_neighbours() {
             }
         }
     }
+    assert!(
+        preempted > 0,
+        "someone was cancelled, or a neighbour, while it had made room"
+    );
 }
 
 #[test]

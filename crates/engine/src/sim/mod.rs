@@ -178,7 +178,6 @@ fn the_same_prompt_is_read_once() {
         let request = Request {
             prompt: prompt.clone(),
             max_tokens: Some(3),
-            ignore_end: true,
             sampling: crate::sampling::Sampling {
                 temperature: 1.0,
                 seed,
@@ -213,7 +212,7 @@ fn tenants_get_the_same() {
 /// The tokens that two tenants get, one of which asks three times as much.
 fn served(fault: Option<Fault>) -> Vec<usize> {
     let mut config = busy();
-    (config.answer_most, config.prompt_most) = (20, 60);
+    (config.answer_most, config.prompt_most, config.queue) = (20, 60, 50_000);
     let mut world = World::new(config, 2);
     world.core.scheduler.fault = fault;
     for step in 0..4_000 {
@@ -242,7 +241,7 @@ fn ten_thousand_requests_with_aborts_lose_nothing() {
         swap_bytes: 16_384,
     };
     (config.prefill_chunk, config.queue, config.fails_in) = (40, 64, 500);
-    (config.prompt_most, config.answer_most) = (150, 30);
+    (config.prompt_most, config.answer_most) = (90, 110);
     let mut world = World::new(config, 7);
     while world.submitted < 10_000 {
         while world.core.scheduler.queue.len() < 20 && world.submitted < 10_000 {
