@@ -10,7 +10,7 @@
 //! and when nobody is left, that every page came back. Each check is seen to fail on a planted fault.
 //!
 //! `PLAINCHANT_SIM_STEPS` sets the number of steps, `PLAINCHANT_SIM_SEED` the one seed to run.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod fake;
 mod world;
