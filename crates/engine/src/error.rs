@@ -44,8 +44,29 @@ pub enum EngineError {
         range: String,
     },
     /// The queue is full.
-    #[error("{0} requests are waiting already; try again later")]
-    QueueFull(usize),
+    #[error("{waiting} requests are waiting, and {limit} may; try again in {retry_after_s} s")]
+    QueueFull {
+        /// Requests waiting.
+        waiting: usize,
+        /// Requests that may wait.
+        limit: usize,
+        /// When there is likely room again, in seconds.
+        retry_after_s: u64,
+    },
+    /// Prompt and answer don't fit the memory for sequences, even alone.
+    #[error(
+        "{} of prompt and answer take {needed_pages} pages of memory, and there are {pages}: shorten the \
+         prompt, ask for a shorter answer, or give more memory",
+        in_tokens(*.positions)
+    )]
+    NeverFits {
+        /// Tokens of the prompt and at most of the answer.
+        positions: usize,
+        /// Pages that they take.
+        needed_pages: usize,
+        /// Pages there are.
+        pages: usize,
+    },
     /// Memory for a request's tokens can't be had.
     #[error(
         "cannot allocate {bytes} bytes for the tokens of a request; ask for a shorter answer or context"
@@ -80,6 +101,18 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// The error for a request that never fits.
+    pub(crate) fn from_fit(error: StateError) -> Self {
+        match error {
+            StateError::NeverFits { len, needed, total } => Self::NeverFits {
+                positions: len,
+                needed_pages: needed,
+                pages: total,
+            },
+            other => Self::State(other),
+        }
+    }
+
     /// The option or field that is out of range, where that is the error. The message begins with it, so that
     /// a program can put its own name for it in that place.
     #[must_use]

@@ -130,11 +130,13 @@ mod tests {
                 kv_type: KvType::F32,
                 context: 64,
                 sequences: 1,
+                state_bytes: None,
+                swap_bytes: 0,
             };
             let mut memory = Memory::new(&model.architecture, options).unwrap();
             let ops = Ops::new(Isa::Scalar, Pool::new(2));
             let mut decoder = Decoder::new(Arc::new(model), ops, 1, 64).unwrap();
-            let sequence = memory.table_mut().create().unwrap();
+            let sequence = memory.create(state::TenantId::LOCAL).unwrap();
             let spans = [Span::tokens(sequence, 0, &[1], Rows::Last)];
             let step = Step { spans: &spans };
             decoder.forward(&mut memory, step, &mut |_| ()).unwrap();
