@@ -10,8 +10,8 @@ use crate::engine::SEQUENCES_MAX;
 
 /// How much longer than a step without prompts a step with a part of one may take. Below the 2 that is
 /// promised, for what a single step varies by; a prompt then gets `1 − 1 / SLOWDOWN` of the time, so that it
-/// takes about 2.2 times as long as alone.
-const SLOWDOWN: f64 = 1.85;
+/// takes about 2.1 times as long as alone, and what a step costs beside its tokens.
+const SLOWDOWN: f64 = 1.9;
 
 /// Prompt tokens in a step at least, so that prompts go on beside answers whatever is measured.
 const LEAST: usize = 4;

@@ -508,7 +508,11 @@ impl World {
 
     /// No more arrivals: everyone comes to an end, and every page back.
     pub(super) fn drain(&mut self) -> Result<(), String> {
-        for _ in 0..SHORT_PATIENCE_STEPS {
+        // As many steps as all that may wait take one after the other, and once more.
+        let waiting = 2 * self.config.queue + self.config.fake.sequences;
+        let each =
+            self.config.fake.context.div_ceil(self.config.prefill_chunk) + self.config.fake.context;
+        for _ in 0..SHORT_PATIENCE_STEPS.max(2 * (waiting * each) as u64) {
             if self.core.is_idle() {
                 break;
             }
