@@ -78,8 +78,8 @@ pub(crate) struct BenchArgs {
     /// needs no model
     #[arg(long, action = ArgAction::SetTrue)]
     pub(crate) kernels: bool,
-    /// Measure what this machine can do at most, and keep it, so that later rows say which share of it they use;
-    /// with --model, measure the rows instead, and before and after each sample the bound it is held against
+    /// Measure what this machine can do at most, which takes some minutes, and keep the best found, so that later
+    /// rows say which share of it they use; with --model, measure the rows instead, and before and after each sample the bound it is held against
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) bounds: bool,
     /// Milliseconds of each sample of a bound, 1 to 10000
@@ -151,7 +151,8 @@ runs one token per sequence and step and reads the logits of each. Rates count t
 sequences.
 
 Shares are of what --bounds measured with as many threads: of the bandwidth of memory, by the weights that a step \
-reads and in decode the keys and values; and of the multiply-adds of the instruction set, by those of matrix products.";
+reads and in decode the keys and values; and of the multiply-adds of the instruction set, by those of matrix products. \
+A share with ! is more than can be: measure the bounds again on an idle machine.";
 
 /// `ROWSxCOLS`.
 pub(super) fn parse_size(text: &str) -> Result<(usize, usize), String> {

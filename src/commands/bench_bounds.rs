@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use kernels::bounds::{
     Access, Buffer, Numbers, Pages, barrier_nanoseconds, multiply_adds_per_second,
@@ -12,7 +12,7 @@ use kernels::isa::Isa;
 use kernels::pool::Pool;
 use kernels::topology;
 
-use crate::bounds::{Bound, Bounds, Quantity};
+use crate::bounds::{Bound, Bounds, Quantity, SPREAD};
 use crate::cli::BenchArgs;
 use crate::{progress, report, session};
 
@@ -21,10 +21,11 @@ const MIB: usize = 1 << 20;
 /// Measures all bounds, prints each as it is done, and keeps them.
 ///
 /// # Errors
-/// When there is no memory for a buffer, or the results can't be kept.
+/// When the results can't be kept.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    // A damaged file is better told before than after.
+    // What keeps them from being kept is better told before than after.
     Bounds::read()?;
+    Bounds::check_writable()?;
     let meter = Meter {
         args,
         bar: progress::steps("", 0),
@@ -42,7 +43,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         meter.measure(&session::pool(threads)?, &sizes, &mut measured)?;
     }
     meter.bar.finish_and_clear();
-    Bounds::keep(&measured)
+    let disturbed = measured.iter().filter(|row| row.is_disturbed()).count();
+    if disturbed > 0 {
+        report::note(&format!(
+            "samples of {} of {} differ by more than {:.0} %: something else ran; the best count, and measuring \
+             again on an idle machine may find better",
+            disturbed,
+            report::counted(measured.len(), "bound"),
+            100.0 * SPREAD
+        ));
+    }
+    Bounds::keep(measured)
 }
 
 /// The numbers of threads asked for; else one, and all.
@@ -100,7 +111,14 @@ impl Meter<'_> {
             for &pages in Pages::ALL {
                 let size = report::bytes(bytes as u64);
                 self.say(pool, &format!("reading {size}, {} pages", pages.name()));
-                let buffer = buffer(bytes, pages, pool)?;
+                let Some(buffer) = Buffer::new(bytes, pages, pool) else {
+                    let pages = pages.name();
+                    let note =
+                        format!("left out {size} in {pages} pages: there is no memory for it");
+                    self.bar.suspend(|| report::note(&note));
+                    self.bar.inc(1);
+                    continue;
+                };
                 let (access, samples) = self.fastest(pool, &buffer);
                 let row = Bound {
                     bytes: Some(buffer.bytes()),
@@ -133,8 +151,8 @@ impl Meter<'_> {
         let rounds = self.args.repeat as usize;
         let rounds: Vec<_> = (0..rounds).map(|_| Access::ALL.map(read)).collect();
         let of_way = |way: usize| rounds.iter().map(|round| round[way]).collect::<Vec<_>>();
-        let median = |way: &usize| report::median(&of_way(*way));
-        let best = (0..Access::ALL.len()).max_by(|a, b| median(a).total_cmp(&median(b)));
+        let most = |way: &usize| report::extremes(&of_way(*way)).1;
+        let best = (0..Access::ALL.len()).max_by(|a, b| most(a).total_cmp(&most(b)));
         let best = best.unwrap_or(0);
         (Access::ALL[best], of_way(best))
     }
@@ -171,17 +189,6 @@ pub(super) fn reading_isa() -> Isa {
         Isa::Amx => Isa::Avx512,
         isa => isa,
     }
-}
-
-/// A buffer to read.
-///
-/// # Errors
-/// When there is no memory for it.
-pub(super) fn buffer(bytes: usize, pages: Pages, pool: &Pool) -> Result<Buffer> {
-    Buffer::new(bytes, pages, pool).with_context(|| {
-        let size = report::bytes(bytes as u64);
-        format!("there is no memory for a buffer of {size} to read; --bounds-mib sets the sizes")
-    })
 }
 
 const HEADER: &str = "bound                  isa     threads       MiB  pages  access        median        min        max  unit\n";

@@ -326,6 +326,12 @@ fn bench_prints_a_row_for_each_combination() {
 /// What is measured with little effort.
 const QUICK: [&str; 6] = ["--bounds-ms", "1", "--bounds-mib", "2,8", "--repeat", "2"];
 
+/// What it printed; it may say on standard error that samples differ.
+fn measured(outcome: Outcome) -> String {
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    outcome.stdout
+}
+
 /// A row of each kind.
 fn short_rows(model: &str) -> [&str; 6] {
     ["--model", model, "--prefill", "32", "--decode", "8"]
@@ -349,8 +355,9 @@ fn bench_measures_bounds_and_then_knows_shares() {
         assert!(row.get("multiply_adds_share").is_none(), "{row}");
     }
 
-    let bounds =
-        lines(&bench(&[&["--bounds"], &QUICK[..], &["--threads", "1,2"]].concat()).success());
+    let bounds = lines(&measured(bench(
+        &[&["--bounds"], &QUICK[..], &["--threads", "1,2"]].concat(),
+    )));
     let pages = kernels::bounds::Pages::ALL.len();
     let of = |name: &str| {
         bounds
@@ -412,6 +419,74 @@ fn bench_measures_bounds_and_then_knows_shares() {
         "{outcome:?}"
     );
     assert_eq!(fs::read_to_string(&file).unwrap(), "{");
+}
+
+#[test]
+fn bounds_that_are_too_low_are_told_and_better_ones_stay() {
+    let cache = tempfile::tempdir().unwrap();
+    let bench = |args: &[&str]| -> Outcome {
+        let mut command = plainchant(&[&["bench", "--threads", "1"], args].concat());
+        let command = command.env("PLAINCHANT_CACHE", cache.path());
+        command.output().unwrap().into()
+    };
+    let file = cache.path().join("bounds.json");
+    // All samples of what is kept, times a factor.
+    let scale = |factor: f64| {
+        let mut kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        for bound in kept["machines"][0]["bounds"].as_array_mut().unwrap() {
+            let samples: Vec<f64> = list(&bound["samples"]);
+            bound["samples"] = samples.iter().map(|s| s * factor).collect();
+        }
+        fs::write(&file, kept.to_string()).unwrap();
+        kept
+    };
+    let bounds = [&["--bounds"], &QUICK[..]].concat();
+    measured(bench(&bounds));
+    scale(1e-6);
+    let model = tiny("llama-untied");
+    let table = bench(&short_rows(&model)).success();
+    assert!(table.contains(" %!\n"), "{table}");
+    assert!(
+        table
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("! more than can be"),
+        "{table}"
+    );
+
+    let better = scale(1e12);
+    let outcome = bench(&bounds);
+    assert!(
+        outcome.stderr.contains("measured better before"),
+        "{outcome:?}"
+    );
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    // To so many digits that reading and writing them doesn't change them.
+    let rates = |kept: &Value| -> Vec<String> {
+        let all = kept["machines"][0]["bounds"].as_array().unwrap();
+        let rates = all.iter().filter(|b| b["bound"] != "barrier_nanoseconds");
+        let samples = rates.flat_map(|b| list::<f64>(&b["samples"]));
+        samples.map(|s| format!("{s:.6e}")).collect()
+    };
+    assert_eq!(rates(&kept), rates(&better));
+}
+
+#[test]
+fn bounds_that_could_not_be_kept_are_not_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("file");
+    fs::write(&taken, "").unwrap();
+    let mut command = plainchant(&["bench", "--bounds"]);
+    let outcome: Outcome = command
+        .env("PLAINCHANT_CACHE", taken)
+        .output()
+        .unwrap()
+        .into();
+    outcome.failure(
+        1,
+        &["is a file and a folder is needed", "set PLAINCHANT_CACHE"],
+    );
 }
 
 #[test]

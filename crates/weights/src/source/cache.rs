@@ -10,7 +10,7 @@ use std::{
     env,
     ffi::OsString,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -193,6 +193,22 @@ impl Cache {
         Ok(freed)
     }
 
+    /// Makes the folder where there is none, and finds out whether files can be put there.
+    ///
+    /// # Errors
+    /// It can't be made or written to, with what to do.
+    pub fn check_writable(&self) -> Result<(), SourceError> {
+        self.create_folder()?;
+        let path = self.path_of(&format!(".probe.{}", std::process::id()));
+        let created = File::create(&path).and_then(|mut file| file.write_all(b"."));
+        let _ = fs::remove_file(&path);
+        created.map_err(io_error("write", path))
+    }
+
+    fn create_folder(&self) -> Result<(), SourceError> {
+        fs::create_dir_all(&self.folder).map_err(self.folder_error("create the folder"))
+    }
+
     /// The path of a file in the cache.
     pub(super) fn path_of(&self, file: &str) -> PathBuf {
         self.folder.join(file)
@@ -243,7 +259,7 @@ impl Cache {
     }
 
     fn open_lock(&self, file: &str) -> Result<(PathBuf, File), SourceError> {
-        fs::create_dir_all(&self.folder).map_err(self.folder_error("create the folder"))?;
+        self.create_folder()?;
         let path = self.path_of(&format!(".{file}.lock"));
         let lock = File::options()
             .create(true)
