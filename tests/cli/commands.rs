@@ -493,8 +493,9 @@ fn bounds_that_could_not_be_kept_are_not_measured() {
 fn bench_measures_the_bound_of_a_row_in_turn_with_it() {
     let model = tiny("gemma3");
     let args = [&short_rows(&model)[..], &["--threads", "2"]].concat();
+    let quick = ["--bounds-ms", "1", "--repeat", "2"];
     let rows =
-        lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &QUICK].concat()).success());
+        lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &quick].concat()).success());
     assert_eq!(rows.len(), 2);
     for row in rows {
         let (bound, share) = match row["work"] == "decode" {

@@ -42,6 +42,42 @@ fn usage_errors_end_with_2() {
 }
 
 #[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let model = tiny("qwen2");
+    let of_rows = [
+        &["--prefill", "8"][..],
+        &["--decode", "8"],
+        &["--depth", "8"],
+        &["--batch", "2"],
+        &["--kv", "f32"],
+        &["--prefill-chunk", "8"],
+        &["--profile"],
+    ];
+    let mut refused: Vec<(&str, Vec<&str>)> = Vec::new();
+    for flag in of_rows {
+        refused.push(("--kernels", flag.to_vec()));
+        refused.push(("--bounds", flag.to_vec()));
+    }
+    refused.push(("--kernels", vec!["--model", &model]));
+    refused.push(("--kernels", vec!["--bounds"]));
+    for (other, flag) in refused {
+        run(&[&["bench", other], &flag[..]].concat()).failure(2, &[other, flag[0]]);
+    }
+    for (other, flag) in [
+        ("--kernels", ["--kernel-size", "32x256"]),
+        ("--kernels", ["--kernel-tokens", "1"]),
+        ("--kernels", ["--kernel-formats", "q4_0"]),
+        ("--kernels", ["--kernel-isas", "scalar"]),
+        ("--bounds", ["--bounds-ms", "1"]),
+        ("--bounds", ["--bounds-mib", "1"]),
+    ] {
+        run(&["bench", flag[0], flag[1]]).failure(2, &[other, flag[0]]);
+    }
+    run(&["bench", "--bounds", "--bounds-mib", "1", "--model", &model])
+        .failure(2, &["--bounds-mib", "--model"]);
+}
+
+#[test]
 fn whole_numbers_out_of_range_are_told_with_the_flag_and_the_range() {
     let most = u32::MAX;
     for (command, flag, value, range) in [
