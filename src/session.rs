@@ -11,7 +11,9 @@ use model::{Model, ModelError};
 use text::{ChatTemplate, Tokenizer};
 use weights::gguf::Gguf;
 use weights::load::{LoadOptions, LoadProgress};
-use weights::source::{Cache, FetchProgress, FetchStage, Reference, SourceError, resolve};
+use weights::source::{
+    Cache, CachedModel, FetchProgress, FetchStage, Reference, SourceError, Verification, resolve,
+};
 
 use crate::cli::DEFAULT_CONTEXT;
 use crate::interrupt::{self, Interrupted};
@@ -23,6 +25,22 @@ use crate::report::{self, Usage};
 /// # Errors
 /// When there is no such model, or it can't be fetched.
 pub(crate) fn fetch(reference: &str) -> Result<PathBuf> {
+    Ok(find_or_fetch(reference)?.path)
+}
+
+/// The local file of a model.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    /// Whether it was there before.
+    pub(crate) was_there: bool,
+}
+
+/// As [`fetch`]; says whether the file was there before.
+///
+/// # Errors
+/// As [`fetch`].
+pub(crate) fn find_or_fetch(reference: &str) -> Result<Found> {
     // A path needs no cache, so that one is not asked for where its folder can't be known.
     let cache = match Reference::parse(reference)? {
         Reference::Path(_) => Cache::new(""),
@@ -40,10 +58,32 @@ pub(crate) fn fetch(reference: &str) -> Result<PathBuf> {
     interrupt::set_graceful(false);
     display.clear();
     match result {
-        Ok(path) => Ok(path),
+        Ok(path) => Ok(Found {
+            path,
+            was_there: display.stage.is_none(),
+        }),
         Err(_) if interrupt::requested() => Err(Interrupted.into()),
         Err(SourceError::Cancelled) => Err(Interrupted.into()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a file of the cache is as it was fetched, by its SHA-256, with a progress bar.
+///
+/// # Errors
+/// When it can't be read, or the user interrupts.
+pub(crate) fn verify(cache: &Cache, model: &CachedModel) -> Result<Verification> {
+    let bar = LateBar::bytes("checking", model.bytes);
+    interrupt::set_graceful(true);
+    let result = cache.verify(model, |done| {
+        bar.set(done);
+        !interrupt::requested()
+    });
+    interrupt::set_graceful(false);
+    bar.finish();
+    match result {
+        Err(SourceError::Cancelled) => Err(Interrupted.into()),
+        result => Ok(result?),
     }
 }
 

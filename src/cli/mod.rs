@@ -108,7 +108,7 @@ fn hint(error: &clap::Error) -> Option<String> {
 pub(crate) enum Command {
     /// Answer a prompt; the answer goes to standard output as it is generated.
     Run(Box<RunArgs>),
-    /// Fetch a model into the cache and print the path of its file.
+    /// Fetch a model into the cache, or check the one there, and print the path of its file.
     Pull(PullArgs),
     /// List the models known by name, and the files in the cache.
     Models(ModelsArgs),

