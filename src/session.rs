@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use engine::EngineError;
 use indicatif::ProgressBar;
 use kernels::pool::Pool;
 use model::{Model, ModelError};
@@ -204,6 +205,24 @@ pub(crate) fn pool(threads: usize) -> Result<Pool> {
         started if started == threads => Ok(pool),
         started => bail!("--threads is {threads}, but the system started only {started}"),
     }
+}
+
+/// Whether a prompt of so many tokens leaves room for an answer.
+///
+/// # Errors
+/// When it doesn't: with the context raised it would, or nothing but a shorter prompt does.
+pub(crate) fn check_prompt(prompt: usize, context: usize, trained: usize) -> Result<()> {
+    if prompt < context {
+        return Ok(());
+    }
+    if prompt < trained {
+        return Err(EngineError::PromptTooLong { prompt, context }.into());
+    }
+    bail!(
+        "the prompt has {}, and the context holds {context}; at least one more is needed for an answer: shorten the \
+         prompt, since no context can hold more than the {trained} that the model was trained for",
+        report::counted(prompt, "token")
+    )
 }
 
 /// The context to run with: what was asked for, or the default.

@@ -17,7 +17,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use models::{InspectArgs, ModelsArgs, PullArgs};
-pub(crate) use perplexity::PerplexityArgs;
+pub(crate) use perplexity::{PerplexityArgs, WINDOW_MIN};
 pub(crate) use run::RunArgs;
 pub(crate) use shared::DEFAULT_CONTEXT;
 pub(crate) use tokenize::TokenizeArgs;

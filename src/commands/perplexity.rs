@@ -13,8 +13,12 @@ use serde::Serialize;
 use text::{EncodeOptions, Tokenizer};
 
 use super::prompt::utf8;
-use crate::cli::PerplexityArgs;
+use crate::cli::{PerplexityArgs, WINDOW_MIN};
+use crate::report::Usage;
 use crate::{progress, report, session};
+
+/// The tokens of a window where none are asked for; less where the model was trained for less.
+const DEFAULT_WINDOW: usize = 512;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -44,19 +48,24 @@ struct Report<'a> {
 /// When the text or model can't be read, the text is too short, or the model fails.
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let isa = Isa::from_env()?;
-    let window = args.ctx as usize;
     let source = Source::read(args)?;
     let file = session::open(&args.model.model)?;
     let trained = model::arch::read(&file)?.context;
-    let context = session::context(Some(window), trained)?;
+    let window = window(args.ctx, trained)?;
     let tokenizer = session::tokenizer(&file)?;
     let tokens = source.tokens(&tokenizer);
+    if tokens.len() < WINDOW_MIN as usize {
+        bail!(
+            "the text has {}: it must have {WINDOW_MIN} or more, those of the smallest window",
+            report::counted(tokens.len(), "token")
+        );
+    }
     let limit = (args.chunks > 0).then_some(args.chunks as usize);
     let windows = Windows {
         window,
         limit,
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
-        chunk: args.prefill_chunk.within(context),
+        chunk: args.prefill_chunk.within(window),
     };
     let pool = session::pool(args.threads.count())?;
     let threads = pool.threads();
@@ -66,11 +75,11 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         &model.architecture,
         MemoryOptions {
             kv_type,
-            context,
+            context: window,
             sequences: 1,
         },
     )?;
-    let mut decoder = Decoder::new(model, Ops::new(isa, pool), windows.chunk, context)?;
+    let mut decoder = Decoder::new(model, Ops::new(isa, pool), windows.chunk, window)?;
 
     let count = (tokens.len() / window).min(limit.unwrap_or(usize::MAX));
     let bar = progress::steps("windows", count);
@@ -111,6 +120,27 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         return report::print_json(&report, true);
     }
     report::print(&for_people(&report))
+}
+
+/// The tokens of a window: what was asked for, or the default.
+fn window(asked: Option<u32>, trained: usize) -> Result<usize> {
+    let least = WINDOW_MIN as usize;
+    if trained < least {
+        bail!(
+            "the model was trained for {}, fewer than the {least} of the smallest window",
+            report::counted(trained, "position")
+        );
+    }
+    match asked.map(|asked| asked as usize) {
+        Some(asked) if asked > trained => {
+            let message = format!(
+                "--ctx is {asked}: it must be from {least} to {trained}, the positions that the model was trained for"
+            );
+            Err(Usage(message).into())
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(trained.min(DEFAULT_WINDOW)),
+    }
 }
 
 fn for_people(report: &Report<'_>) -> String {

@@ -214,12 +214,35 @@ fn perplexity_is_the_same_by_text_ids_and_chunk() {
 }
 
 #[test]
+fn the_window_is_no_more_than_the_model_was_trained_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (text, model) = (path("text"), path("short.gguf"));
+    fs::write(&text, "It was the best of times. ".repeat(20)).unwrap();
+    let mut file = fs::read(tiny("llama-tied")).unwrap();
+    let key = b"llama.context_length";
+    let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len();
+    // A number of 32 bits.
+    assert_eq!(file[at..at + 8], [4, 0, 0, 0, 0, 2, 0, 0]);
+    file[at + 4..at + 8].copy_from_slice(&50_u32.to_le_bytes());
+    fs::write(&model, file).unwrap();
+    let score =
+        |args: &[&str]| run(&[&["perplexity", &text, "--model", &model, "--json"], args].concat());
+    assert_eq!(score(&[]).json()["ctx"], json!(50));
+    score(&["--ctx", "51"]).failure(2, &["--ctx is 51", "from 4 to 50"]);
+}
+
+#[test]
 fn perplexity_says_what_is_wrong_with_its_input() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short");
     fs::write(&path, "few").unwrap();
     let (path, model) = (path.to_str().unwrap(), tiny("qwen2"));
-    run(&["perplexity", path, "--model", &model, "--ctx", "64"]).failure(1, &["tokens", "64"]);
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"])
+        .failure(1, &["has 3 tokens", "4 or more"]);
+    fs::write(path, "few words, and not more").unwrap();
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"])
+        .failure(1, &["one window of 64", "a smaller window with --ctx"]);
     run(&["perplexity", "--token-ids", path, "--model", &model]).failure(1, &[path, "JSON"]);
     run(&["perplexity", "/absent", "--model", &model]).failure(1, &["/absent"]);
     fs::write(path, format!("[{}]", ["999"; 64].join(","))).unwrap();

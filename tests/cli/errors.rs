@@ -224,7 +224,8 @@ fn a_context_beyond_the_models_names_both_numbers() {
     let ctx = ["--ctx is 513: it must be from 1 to 512"];
     run(&run_args(&model, &["hi", "--ctx", "513"])).failure(2, &ctx);
     run(&["inspect", &model, "--ctx", "513"]).failure(2, &ctx);
-    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"]).failure(2, &ctx);
+    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"])
+        .failure(2, &["--ctx is 513", "from 4 to 512"]);
     run(&[
         "bench",
         "--model",
@@ -261,7 +262,17 @@ fn a_prompt_longer_than_the_context_names_both_numbers() {
         .unwrap();
     assert!(tokens > 8, "{message}");
     let long = "word ".repeat(2000);
-    run_with(&run_args(&model, &[]), long.as_bytes()).failure(1, &["context holds 512"]);
+    // With the most that the model takes, or where that wouldn't do either, --ctx is no advice.
+    for args in [&[][..], &["--ctx", "8"]] {
+        let told = run_with(&run_args(&model, args), long.as_bytes()).failure(
+            1,
+            &[
+                "shorten the prompt",
+                "the 512 that the model was trained for",
+            ],
+        );
+        assert!(!told.contains("--ctx"), "{told}");
+    }
     run(&run_args(&model, &["--raw", "", "--ctx", "1"])).failure(2, &["no prompt"]);
     run(&run_args(&tiny("qwen2"), &["--raw", "a", "--ctx", "1"])).failure(1, &["has 1 token, "]);
 }
