@@ -9,7 +9,7 @@ use engine::EngineError;
 use indicatif::ProgressBar;
 use kernels::pool::Pool;
 use model::{Model, ModelError};
-use text::{ChatTemplate, Tokenizer};
+use text::{ChatTemplate, TemplateError, Tokenizer};
 use weights::gguf::Gguf;
 use weights::load::{LoadOptions, LoadProgress};
 use weights::source::{
@@ -169,9 +169,13 @@ pub(crate) fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate
     let template = tokenizer
         .chat_template()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()));
-    template
-        .transpose()
-        .context("the model's chat template can't be used; --raw does without it")
+    match template.transpose() {
+        // Not the model's fault.
+        Err(error @ TemplateError::NoThread(_)) => Err(error.into()),
+        template => {
+            template.context("the model's chat template can't be used; --raw does without it")
+        }
+    }
 }
 
 /// Loads the weights on the threads of `pool`, with a progress bar if that takes long.

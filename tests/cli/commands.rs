@@ -238,8 +238,7 @@ fn perplexity_says_what_is_wrong_with_its_input() {
     let path = folder.path().join("short");
     fs::write(&path, "few").unwrap();
     let (path, model) = (path.to_str().unwrap(), tiny("qwen2"));
-    run(&["perplexity", path, "--model", &model, "--ctx", "64"])
-        .failure(1, &["has ", "4 or more"]);
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"]).failure(1, &["has ", "4 or more"]);
     fs::write(path, "few words, and not more").unwrap();
     run(&["perplexity", path, "--model", &model, "--ctx", "64"])
         .failure(1, &["one window of 64", "a smaller window with --ctx"]);

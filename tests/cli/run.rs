@@ -297,6 +297,27 @@ fn a_null_character_is_part_of_the_prompt() {
     }
 }
 
+#[test]
+#[cfg(target_os = "linux")]
+fn a_lack_of_address_space_is_not_blamed_on_the_model() {
+    let command = plainchant(&run_args(
+        &tiny("llama-tied"),
+        &["hi", "--max-tokens", "1", "--threads", "1"],
+    ));
+    let limited = |kib: u32| -> Outcome {
+        let mut shell = std::process::Command::new("sh");
+        let script = format!("ulimit -v {kib}; exec \"$@\"");
+        shell
+            .args(["-c", &script, "sh"])
+            .arg(command.get_program())
+            .args(command.get_args());
+        shell.stdin(Stdio::null()).output().unwrap().into()
+    };
+    limited(1_000_000).success();
+    let told = limited(200_000).failure(1, &["address space", "ulimit -v"]);
+    assert!(!told.contains("model"), "{told}");
+}
+
 /// The command's process is interrupted after the first text. The tiny model may be done before the signal
 /// comes, so there are several tries.
 #[test]
