@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use engine::EngineError;
 use indicatif::ProgressBar;
+use kernels::isa::Isa;
 use kernels::pool::Pool;
 use model::{Model, ModelError};
 use text::{ChatTemplate, TemplateError, Tokenizer};
@@ -209,6 +210,28 @@ pub(crate) fn pool(threads: usize) -> Result<Pool> {
         started if started == threads => Ok(pool),
         started => bail!("--threads is {threads}, but the system started only {started}"),
     }
+}
+
+/// The instruction set to compute with: what `PLAINCHANT_ISA` asks for, or the best there is.
+///
+/// # Errors
+/// When the variable names none that this CPU has.
+pub(crate) fn isa() -> Result<Isa> {
+    Isa::from_env().map_err(|error| Usage(error.to_string()).into())
+}
+
+/// Those of an instruction set that are to be measured: the one that `PLAINCHANT_ISA` asks for, or all there are.
+///
+/// # Errors
+/// As [`isa`].
+pub(crate) fn isas() -> Result<Vec<Isa>> {
+    let isa = isa()?;
+    let is_asked_for = std::env::var_os("PLAINCHANT_ISA").is_some_and(|name| !name.is_empty());
+    Ok(if is_asked_for {
+        vec![isa]
+    } else {
+        Isa::supported()
+    })
 }
 
 /// Whether a prompt of so many tokens leaves room for an answer.

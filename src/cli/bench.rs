@@ -134,7 +134,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = parse_format)]
     #[arg(requires = "kernels")]
     pub(crate) kernel_formats: Vec<Format>,
-    /// Instruction sets of --kernels, as avx2,avx512 [default: all that this CPU has]
+    /// Instruction sets of --kernels, as avx2,avx512 [default: that of PLAINCHANT_ISA, or all that this CPU has]
     #[arg(long, value_name = "ISA,…", value_delimiter = ',', value_parser = parse_isa)]
     #[arg(requires = "kernels")]
     pub(crate) kernel_isas: Vec<Isa>,

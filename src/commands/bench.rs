@@ -84,7 +84,7 @@ struct Row<'a> {
 /// # Errors
 /// When the model can't be had or run, or a row needs more positions than it was trained for.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let cases = cases(args);
     if cases.is_empty() {
         let message = "there is nothing to measure: --prefill and --decode are both 0";

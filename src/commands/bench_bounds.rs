@@ -21,17 +21,20 @@ const MIB: usize = 1 << 20;
 /// Measures all bounds, prints each as it is done, and keeps them.
 ///
 /// # Errors
-/// When the results can't be kept.
+/// When `PLAINCHANT_ISA` is wrong, or the results can't be kept.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
+    let isas = session::isas()?;
     // What keeps them from being kept is better told before than after.
     Bounds::read()?;
     Bounds::check_writable()?;
     let meter = Meter {
         args,
         bar: progress::steps("", 0),
+        reading_isa: reading_isa(isas.last().copied().unwrap_or(Isa::Scalar)),
+        isas,
     };
     let (thread_counts, sizes) = (thread_counts(args), sizes(args));
-    let of_arithmetic = Isa::supported().len() * Numbers::ALL.len();
+    let of_arithmetic = meter.isas.len() * Numbers::ALL.len();
     let of_reading = (sizes.len() + 1) * Pages::ALL.len();
     let rows = thread_counts.len() * (1 + of_arithmetic + of_reading);
     meter.bar.set_length(rows as u64);
@@ -86,6 +89,9 @@ fn sizes(args: &BenchArgs) -> Vec<usize> {
 struct Meter<'a> {
     args: &'a BenchArgs,
     bar: ProgressBar,
+    isas: Vec<Isa>,
+    /// The one that reads.
+    reading_isa: Isa,
 }
 
 impl Meter<'_> {
@@ -98,7 +104,7 @@ impl Meter<'_> {
         self.say(pool, "fork and join");
         let samples = self.samples(|| barrier_nanoseconds(pool, budget));
         self.done(row(Quantity::BarrierNanoseconds, None, samples), measured)?;
-        for isa in Isa::supported() {
+        for &isa in &self.isas {
             for numbers in Numbers::ALL {
                 self.say(pool, &format!("multiply-adds, {isa}"));
                 let samples = self.samples(|| multiply_adds_per_second(pool, isa, numbers, budget));
@@ -124,7 +130,11 @@ impl Meter<'_> {
                     bytes: Some(buffer.bytes()),
                     pages: Some(pages.name().to_owned()),
                     access: Some(access.name().to_owned()),
-                    ..row(Quantity::ReadBytesPerSecond, Some(reading_isa()), samples)
+                    ..row(
+                        Quantity::ReadBytesPerSecond,
+                        Some(self.reading_isa),
+                        samples,
+                    )
                 };
                 self.done(row, measured)?;
             }
@@ -147,7 +157,7 @@ impl Meter<'_> {
     /// all.
     fn fastest(&self, pool: &Pool, buffer: &Buffer) -> (Access, Vec<f64>) {
         let budget = self.args.bounds_budget();
-        let read = |access| read_bytes_per_second(pool, buffer, access, reading_isa(), budget);
+        let read = |access| read_bytes_per_second(pool, buffer, access, self.reading_isa, budget);
         let rounds = self.args.repeat as usize;
         let rounds: Vec<_> = (0..rounds).map(|_| Access::ALL.map(read)).collect();
         let of_way = |way: usize| rounds.iter().map(|round| round[way]).collect::<Vec<_>>();
@@ -183,9 +193,9 @@ fn bound(pool: &Pool, bound: Quantity, isa: Option<Isa>, samples: Vec<f64>) -> B
     }
 }
 
-/// The instruction set with the widest loads.
-pub(super) fn reading_isa() -> Isa {
-    match Isa::best() {
+/// The one that reads, of an instruction set and those below it: that with the widest loads.
+pub(super) fn reading_isa(isa: Isa) -> Isa {
+    match isa {
         Isa::Amx => Isa::Avx512,
         isa => isa,
     }

@@ -38,9 +38,9 @@ struct Row {
 /// Measures the formats, instruction sets and numbers of tokens asked for and prints each row as it is done.
 ///
 /// # Errors
-/// When there is no memory for a matrix.
+/// When `PLAINCHANT_ISA` is wrong, or there is no memory for a matrix.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let isas = chosen(&args.kernel_isas, &Isa::supported());
+    let isas = chosen(&args.kernel_isas, &session::isas()?);
     let formats = chosen(&args.kernel_formats, &Format::ALL);
     let thread_counts = args.thread_counts();
     let rows = thread_counts.len() * formats.len() * isas.len() * args.kernel_tokens.len();

@@ -77,7 +77,7 @@ impl Measure {
     fn run(&self, pool: &Pool, budget: Duration) -> f64 {
         match self {
             Self::Read { buffer, access } => {
-                read_bytes_per_second(pool, buffer, *access, reading_isa(), budget)
+                read_bytes_per_second(pool, buffer, *access, reading_isa(Isa::best()), budget)
             }
             Self::MultiplyAdds { isa, numbers } => {
                 multiply_adds_per_second(pool, *isa, *numbers, budget)
@@ -102,7 +102,8 @@ impl BoundMeter {
         let mut rates = [0.0; Access::ALL.len()];
         for _ in 0..3 {
             for (rate, access) in rates.iter_mut().zip(Access::ALL) {
-                let now = read_bytes_per_second(pool, &buffer, access, reading_isa(), budget);
+                let now =
+                    read_bytes_per_second(pool, &buffer, access, reading_isa(Isa::best()), budget);
                 *rate = if now > *rate { now } else { *rate };
             }
         }

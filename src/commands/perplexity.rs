@@ -7,7 +7,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use engine::perplexity::{Score, Windows, score};
 use kernels::CONTRACT_VERSION;
-use kernels::isa::Isa;
 use model::{Decoder, Memory, MemoryOptions, Ops};
 use serde::Serialize;
 use text::{EncodeOptions, Tokenizer};
@@ -47,7 +46,7 @@ struct Report<'a> {
 /// # Errors
 /// When the text or model can't be read, the text is too short, or the model fails.
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let source = Source::read(args)?;
     let file = session::open(&args.model.model)?;
     let trained = model::arch::read(&file)?.context;

@@ -23,7 +23,7 @@ use crate::{report, session};
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     // Ranges that don't depend on the model; ids are checked against its vocabulary later.
     args.sampling.to_sampling().validate(usize::MAX)?;
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let text = prompt::gather(args.prompt.as_deref(), args.raw)?;
     let path = session::fetch(&args.model.model)?;
 

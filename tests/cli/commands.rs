@@ -492,6 +492,14 @@ fn bounds_that_are_too_low_are_told_and_better_ones_stay() {
         samples.map(|s| format!("{s:.6e}")).collect()
     };
     assert_eq!(rates(&kept), rates(&better));
+
+    let mut command = plainchant(&[&["bench", "--json", "--threads", "1"], &bounds[..]].concat());
+    command
+        .env("PLAINCHANT_CACHE", cache.path())
+        .env("PLAINCHANT_ISA", "scalar");
+    for row in lines(&measured(command.output().unwrap().into())) {
+        assert!(row["isa"].is_null() || row["isa"] == "scalar", "{row}");
+    }
 }
 
 #[test]
@@ -561,6 +569,16 @@ fn bench_measures_every_format_with_every_instruction_set() {
         }
     }
     assert_eq!(rows.len(), Format::ALL.len() * Isa::supported().len() * 2);
+
+    let mut command = plainchant(&[&args[..], &["--json"]].concat());
+    let outcome: Outcome = command
+        .env("PLAINCHANT_ISA", "scalar")
+        .output()
+        .unwrap()
+        .into();
+    let rows = lines(&outcome.success());
+    assert_eq!(rows.len(), Format::ALL.len() * 2);
+    assert!(rows.iter().all(|row| row["isa"] == "scalar"), "{rows:?}");
 }
 
 #[test]

@@ -437,7 +437,17 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
     };
     for name in ["sse9", " ", "avx 2"] {
         let outcome: Outcome = with(name).into();
-        outcome.failure(1, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
+        outcome.failure(2, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
+    }
+    // Wherever it would be used.
+    for args in [
+        &["bench", "--kernels"][..],
+        &["bench", "--bounds"],
+        &["bench", "--model", &model],
+        &["perplexity", file!(), "--model", &model],
+    ] {
+        let outcome = plainchant(args).env("PLAINCHANT_ISA", "foo").output();
+        Outcome::from(outcome.unwrap()).failure(2, &["PLAINCHANT_ISA", "foo"]);
     }
     for name in ["", "Scalar", "SCALAR"] {
         let outcome: Outcome = with(name).into();
@@ -447,7 +457,7 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
         let outcome: Outcome = with(isa.name()).into();
         match isa.is_supported() {
             true => drop(outcome.success()),
-            false => drop(outcome.failure(1, &[isa.name(), "supports only"])),
+            false => drop(outcome.failure(2, &[isa.name(), "supports only"])),
         }
     }
 }
