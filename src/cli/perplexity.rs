@@ -13,10 +13,9 @@ pub(crate) const WINDOW_MIN: u32 = 4;
 #[derive(Debug, Args)]
 #[command(after_help = PERPLEXITY_NOTES)]
 pub(crate) struct PerplexityArgs {
-    /// The text file, in UTF-8; one line break at its end is left out
-    #[arg(required_unless_present = "token_ids")]
+    /// The text file, in UTF-8; standard input where there is none or it is -. One line break at the end is left out
     pub(crate) file: Option<PathBuf>,
-    /// Score these token ids, a JSON array of numbers, instead of a text
+    /// Score these token ids, a JSON array of numbers, instead of a text; - for standard input
     #[arg(long, value_name = "FILE.json", conflicts_with = "file")]
     pub(crate) token_ids: Option<PathBuf>,
     #[command(flatten)]

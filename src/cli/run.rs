@@ -11,7 +11,7 @@ use super::shared::{ContextArg, KvArg, ModelArg, PrefillChunkArg, ThreadsArg, wh
 #[command(after_help = RUN_NOTES)]
 pub(crate) struct RunArgs {
     /// The prompt. Without it, standard input is the prompt; with it, text piped to standard input
-    /// follows it after a blank line.
+    /// follows it after a blank line. As - it stands for standard input.
     pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArg,

@@ -1,6 +1,7 @@
 //! `perplexity`: how well a model predicts a text.
 
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use model::{Decoder, Memory, MemoryOptions, Ops};
 use serde::Serialize;
 use text::{EncodeOptions, Tokenizer};
 
-use super::prompt::utf8;
+use super::prompt::{self, utf8};
 use crate::cli::{PerplexityArgs, WINDOW_MIN};
 use crate::report::Usage;
 use crate::{progress, report, session};
@@ -162,8 +163,13 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// The tokens or text asked for.
     fn read(args: &'a PerplexityArgs) -> Result<Self> {
+        let stdin = Path::new(prompt::STDIN);
         let read = |path: &Path| {
+            if path == stdin {
+                return prompt::read_stdin();
+            }
             let bytes = fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
             utf8(bytes, &path.display().to_string())
         };
@@ -174,15 +180,19 @@ impl<'a> Source<'a> {
                     .with_context(|| format!("{} is no JSON array of token ids", path.display()))?;
                 Ok(Self::Tokens(path, ids))
             }
-            (None, Some(path)) => {
+            (None, None) if io::stdin().is_terminal() => {
+                let message =
+                    "there is no text to score: give a file or standard input (see --help)";
+                Err(Usage(message.to_owned()).into())
+            }
+            (None, file) => {
+                let path = file.as_deref().unwrap_or(stdin);
                 let mut text = read(path)?;
                 if text.ends_with('\n') {
                     text.pop();
                 }
                 Ok(Self::Text(path, text))
             }
-            // The definition of the flags asks for one of them.
-            (None, None) => bail!("there is no text to score: give a file"),
         }
     }
 

@@ -214,6 +214,36 @@ fn perplexity_is_the_same_by_text_ids_and_chunk() {
 }
 
 #[test]
+fn a_dash_is_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text");
+    let text = "It was the best of times. ".repeat(20);
+    fs::write(&path, &text).unwrap();
+    let (path, model) = (path.to_str().unwrap(), tiny("llama-tied"));
+    let score = |file: &[&str], input: &str| {
+        let args = [&["perplexity", "--model", &model, "--json"], file].concat();
+        run_with(&args, input.as_bytes()).json()["perplexity"].clone()
+    };
+    let expected = score(&[path], "");
+    assert_eq!(score(&["-"], &text), expected);
+    assert_eq!(score(&[], &text), expected);
+    let tokenize = |text: &[&str], input: &str| {
+        let args = [&["tokenize", "--model", &model, "--ids"], text].concat();
+        run_with(&args, input.as_bytes()).success()
+    };
+    assert_eq!(tokenize(&["-"], &text), tokenize(&[&text], ""));
+    let ids = format!("[{}]", tokenize(&[&text], "").trim().replace(' ', ","));
+    assert_eq!(score(&["--token-ids", "-"], &ids), expected);
+    let answer = |prompt: &[&str], input: &str| {
+        let args = [&["run", "--model", &model, "--max-tokens", "4"], prompt].concat();
+        run_with(&args, input.as_bytes()).success()
+    };
+    assert_eq!(answer(&["-"], "Hello"), answer(&["Hello"], ""));
+    run(&["run", "-", "--model", &model]).failure(2, &["no prompt"]);
+    run(&["perplexity", "--model", &model]).failure(1, &["has ", "4 or more"]);
+}
+
+#[test]
 fn the_window_is_no_more_than_the_model_was_trained_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -26,7 +26,6 @@ fn usage_errors_end_with_2() {
         &["run", "hi", "--raw", "--system", "x"],
         &["run", "hi", "there"],
         &["pull"],
-        &["perplexity"],
         &["bench", "--batch", "65"],
         &["bench", "--kernels", "--kernel-size", "3x3"],
         &["bench", "--kernels", "--kernel-tokens", "0"],
