@@ -221,7 +221,11 @@ fn a_dash_is_standard_input() {
     fs::write(&path, &text).unwrap();
     let (path, model) = (path.to_str().unwrap(), tiny("llama-tied"));
     let score = |file: &[&str], input: &str| {
-        let args = [&["perplexity", "--model", &model, "--json"], file].concat();
+        let args = [
+            &["perplexity", "--model", &model, "--json", "--ctx", "64"],
+            file,
+        ]
+        .concat();
         run_with(&args, input.as_bytes()).json()["perplexity"].clone()
     };
     let expected = score(&[path], "");
