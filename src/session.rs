@@ -43,10 +43,10 @@ pub(crate) struct Found {
 /// # Errors
 /// As [`fetch`].
 pub(crate) fn find_or_fetch(reference: &str) -> Result<Found> {
-    // A path needs no cache, so that one is not asked for where its folder can't be known.
-    let cache = match Reference::parse(reference)? {
-        Reference::Path(_) => Cache::new(""),
-        _ => Cache::from_env()?,
+    // A path needs no cache: it is an error for others only where its folder can't be known.
+    let cache = match (Reference::parse(reference)?, Cache::from_env()) {
+        (Reference::Path(_), cache) => cache.unwrap_or_else(|_| Cache::new("")),
+        (_, cache) => cache?,
     };
     let mut display = FetchDisplay::new(reference);
     interrupt::set_graceful(true);

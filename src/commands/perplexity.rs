@@ -23,7 +23,8 @@ const DEFAULT_WINDOW: usize = 512;
 #[derive(Serialize)]
 struct Report<'a> {
     perplexity: f64,
-    perplexity_standard_error: f64,
+    /// None of one token.
+    perplexity_standard_error: Option<f64>,
     /// Per token, in nats.
     mean_negative_log_likelihood: f64,
     tokens_scored: usize,
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let result = result?;
     let report = Report {
         perplexity: result.perplexity,
-        perplexity_standard_error: result.standard_error,
+        perplexity_standard_error: (result.tokens > 1).then_some(result.standard_error),
         mean_negative_log_likelihood: result.mean_nll,
         tokens_scored: result.tokens,
         windows: result.windows,
@@ -144,11 +145,12 @@ fn window(asked: Option<u32>, trained: usize) -> Result<usize> {
 }
 
 fn for_people(report: &Report<'_>) -> String {
+    let error = report.perplexity_standard_error;
+    let error = error.map_or(String::new(), |error| format!(" ± {error:.4}"));
     format!(
-        "perplexity {:.4} ± {:.4}\nmean negative log-likelihood {:.6} nats per token\n\
+        "perplexity {:.4}{error}\nmean negative log-likelihood {:.6} nats per token\n\
          {} scored in {} of {}\n",
         report.perplexity,
-        report.perplexity_standard_error,
         report.mean_negative_log_likelihood,
         report::counted(report.tokens_scored, "token"),
         report::counted(report.windows, "window"),

@@ -27,7 +27,10 @@ pub(crate) fn read_stdin() -> Result<String> {
         .read_to_end(&mut bytes);
     read.context("can't read standard input")?;
     if bytes.len() as u64 > INPUT_MAX {
-        bail!("standard input has more than {INPUT_MAX} bytes");
+        bail!(
+            "standard input has more than {INPUT_MAX} bytes, the most that is read of it; give a shorter text, or one \
+             part after the other"
+        );
     }
     utf8(bytes, "standard input")
 }

@@ -248,6 +248,21 @@ fn a_dash_is_standard_input() {
 }
 
 #[test]
+fn one_token_has_no_standard_error() {
+    let model = tiny("llama-tied");
+    let score = |args: &[&str]| {
+        let common = ["perplexity", "--model", &model, "--ctx", "4"];
+        run_with(&[&common, args].concat(), b"some words to score")
+    };
+    let one = score(&["--chunks", "1", "--json"]).json();
+    assert_eq!(one["tokens_scored"], json!(1));
+    assert!(one["perplexity_standard_error"].is_null(), "{one}");
+    let two = score(&["--chunks", "2", "--json"]).json();
+    assert!(two["perplexity_standard_error"].is_f64(), "{two}");
+    assert!(!score(&["--chunks", "1"]).success().contains('±'));
+}
+
+#[test]
 fn the_window_is_no_more_than_the_model_was_trained_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();

@@ -129,7 +129,7 @@ fn texts_that_begin_with_a_dash_are_values() {
         let args = [&["hi", "--max-tokens", "1"][..], &extra].concat();
         run(&run_args(&model, &args)).success();
     }
-    run(&["run", "hi", "--stop", ""]).failure(2, &["--stop <TEXT>"]);
+    run(&["run", "hi", "--stop", ""]).failure(2, &["--stop <TEXT>", "it must not be empty"]);
 }
 
 #[test]

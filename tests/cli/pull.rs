@@ -403,6 +403,29 @@ fn a_pip_that_leaves_no_wheel_is_told_with_its_variable() {
 }
 
 #[test]
+fn files_that_are_listed_can_be_used_by_that_name() {
+    let world = World::new();
+    fs::create_dir(world.path("cache")).unwrap();
+    let files = ["mine.gguf", "pypi-Odd_Name-1.0.gguf", "pypi-x-1.0.gguf"];
+    for file in files {
+        fs::copy(tiny("qwen2"), world.path("cache").join(file)).unwrap();
+    }
+    let shown = world.run("offline", &["models"]).success();
+    let mut lines = shown
+        .lines()
+        .skip_while(|line| *line != "Also in the cache:")
+        .skip(1);
+    for name in ["mine.gguf", "pypi-Odd_Name-1.0.gguf", "pypi:x==1.0"] {
+        let line = lines.next().unwrap();
+        assert!(line.starts_with(&format!("{name}  ")), "{shown}");
+        world.run("offline", &["inspect", name, "--json"]).json();
+    }
+    world
+        .run("offline", &["inspect", "./mine.gguf"])
+        .failure(1, &["no such file"]);
+}
+
+#[test]
 fn models_lists_the_catalogue() {
     let world = World::new();
     let listed = world.run("offline", &["models", "--json"]).json();

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use super::{SourceError, error::io_error, hash, unfinished::Temporary};
+use super::{Reference, SourceError, error::io_error, hash, unfinished::Temporary};
 use crate::catalogue;
 
 /// The environment variable with the cache's folder.
@@ -214,6 +214,14 @@ impl Cache {
         self.folder.join(file)
     }
 
+    /// The cached file of that name, where it is no more than a name.
+    pub(super) fn find_file(&self, name: &Path) -> Option<PathBuf> {
+        let is_name = name.file_name() == Some(name.as_os_str());
+        is_name
+            .then(|| self.folder.join(name))
+            .filter(|path| path.is_file())
+    }
+
     /// The newest cached version of a package.
     pub(super) fn newest_of_package(&self, name: &str) -> Result<Option<PathBuf>, SourceError> {
         let prefix = format!("pypi:{name}==");
@@ -385,7 +393,15 @@ fn reference_of(path: &Path) -> Option<String> {
     }
     let package = file.strip_prefix(PACKAGE_PREFIX)?.strip_suffix(".gguf")?;
     let (name, version) = package.rsplit_once('-')?;
-    Some(format!("pypi:{name}=={version}"))
+    let reference = format!("pypi:{name}=={version}");
+    // Only where it leads back to this file.
+    match Reference::parse(&reference) {
+        Ok(Reference::Package {
+            name,
+            version: Some(version),
+        }) if package_file(&name, &version) == file => Some(reference),
+        _ => None,
+    }
 }
 
 /// The file that notes the hash of a file with none in the catalogue, in the form of `sha256sum`.
