@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use weights::gguf::Gguf;
-use weights::source::{Cache, Reference, Verification};
+use weights::source::{Cache, CachedModel, Reference, Verification};
 
 use crate::cli::PullArgs;
 use crate::session::Found;
@@ -33,9 +33,8 @@ pub(crate) fn run(args: &PullArgs) -> Result<()> {
 /// A sound file: the one found, or one fetched in its place.
 fn checked(found: Found) -> Result<PathBuf> {
     let cache = Cache::from_env()?;
-    let cached = cache.list()?.into_iter();
-    let cached = cached.filter(|_| found.was_there);
-    let Some(model) = cached.into_iter().find(|model| model.path == found.path) else {
+    let is_it = |model: &CachedModel| found.was_there && model.path == found.path;
+    let Some(model) = cache.list()?.into_iter().find(is_it) else {
         return Ok(found.path);
     };
     let path = found.path.display();
