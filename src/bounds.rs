@@ -163,7 +163,7 @@ impl Bounds {
         })
     }
 
-    /// Whether the file can be written, found out before hours of measuring are lost.
+    /// Whether the file can be written, found out before minutes of measuring are lost.
     ///
     /// # Errors
     /// When the folder can't be known, made or written to.

@@ -91,7 +91,8 @@ pub(crate) struct BenchArgs {
     #[arg(conflicts_with = "model")]
     pub(crate) kernels: bool,
     /// Measure what this machine can do at most, which takes some minutes, and keep the best found, so that later
-    /// rows say which share of it they use; with --model, measure the rows instead, and before and after each sample the bound it is held against
+    /// rows say which share of it they use; with --model, measure the rows instead, and before and after each
+    /// sample the bound it is held against
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) bounds: bool,
     /// Milliseconds of each sample of a bound, 1 to 10000

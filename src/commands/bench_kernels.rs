@@ -80,7 +80,7 @@ fn matrix(format: Format, (rows, cols): (usize, usize), pool: &Pool) -> Result<P
     let advice =
         || format!("--kernel-size is {rows}x{cols}: there is no memory for it; make it smaller");
     let count = rows * (cols / format.block_len()) * format.block_bytes();
-    let mut bytes = room(count).with_context(advice)?;
+    let mut bytes = room::<u8>(count).with_context(advice)?;
     // No byte above 0x3f or below 0x10, so that no exponent of a float, wherever it lies, is that of an infinity
     // or of a denormal, which would take a CPU a hundred times as long.
     bytes.extend((0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f | 0x10) as u8));
@@ -113,11 +113,11 @@ fn measure(
             report::counted(tokens, "token")
         )
     };
-    let mut activations = room(tokens * cols).with_context(advice)?;
+    let mut activations = room::<f32>(tokens * cols).with_context(advice)?;
     activations.extend((0..tokens * cols).map(|i| (i % 61) as f32 / 61.0 - 0.5));
     let mut quantized = QuantizedRows::with_capacity(tokens, cols).with_context(advice)?;
     quantized.quantize(isa, pool, &activations, tokens, cols);
-    let mut out = room(tokens * rows).with_context(advice)?;
+    let mut out = room::<f32>(tokens * rows).with_context(advice)?;
     out.resize(tokens * rows, 0.0);
     let mut product = || {
         let input = match matrix.input_kind() {

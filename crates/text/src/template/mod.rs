@@ -83,9 +83,9 @@ pub enum TemplateError {
     },
     /// No thread to work in: a matter of the system, not of the template.
     #[error(
-        "the system refuses a thread for chat templates, whose stack takes {} MiB of address space (a limit may be set: \
+        "the system refuses a thread for chat templates, whose stack takes {mib} MiB of address space (a limit may be set: \
          see `ulimit -v` and `ulimit -u`): {0}",
-        STACK_BYTES >> 20
+        mib = STACK_BYTES >> 20
     )]
     NoThread(String),
     /// The thread panicked.

@@ -34,7 +34,7 @@ struct Entry {
     next: *mut Entry,
 }
 
-/// A map that the handler knows, until dropped. It must outlive no byte of the map.
+/// A map that the handler knows, until dropped, which must be before the map is.
 #[derive(Debug)]
 pub(super) struct Watch(&'static Entry);
 
