@@ -25,8 +25,8 @@ const MIB: usize = 1 << 20;
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let isas = session::isas()?;
     // What keeps them from being kept is better told before than after.
-    Bounds::read()?;
     Bounds::check_writable()?;
+    Bounds::read()?;
     let meter = Meter {
         args,
         bar: progress::steps("", 0),
