@@ -18,6 +18,9 @@ use crate::report;
 /// The file's name.
 const FILE: &str = "bounds.json";
 
+/// Samples of a bound that differ by more than this part of the best tell of something else that ran.
+pub(crate) const SPREAD: f64 = 0.25;
+
 /// What a bound is of; names end in the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,6 +29,13 @@ pub(crate) enum Quantity {
     IntegerMultiplyAddsPerSecond,
     FloatMultiplyAddsPerSecond,
     BarrierNanoseconds,
+}
+
+impl Quantity {
+    /// Whether more is better.
+    fn is_rate(self) -> bool {
+        self != Self::BarrierNanoseconds
+    }
 }
 
 impl From<Numbers> for Quantity {
@@ -55,6 +65,29 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
+    /// What the machine can do at most: the best of the samples, since whatever else ran made them worse.
+    pub(crate) fn best(&self) -> f64 {
+        let (least, most) = report::extremes(&self.samples);
+        match self.bound.is_rate() {
+            true => most,
+            false => least,
+        }
+    }
+
+    /// Whether the samples of a rate differ by more than [`SPREAD`] of the best.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        let (least, most) = report::extremes(&self.samples);
+        self.bound.is_rate() && most - least > SPREAD * most
+    }
+
+    /// Whether it is no worse than `other`.
+    fn is_as_good_as(&self, other: &Self) -> bool {
+        match self.bound.is_rate() {
+            true => self.best() >= other.best(),
+            false => self.best() <= other.best(),
+        }
+    }
+
     /// Whether `other` is of the same thing, measured another time.
     fn is_of_same(&self, other: &Self) -> bool {
         let key = |b: &Self| (b.bound, b.isa.clone(), b.threads, b.bytes, b.pages.clone());
@@ -130,16 +163,30 @@ impl Bounds {
         })
     }
 
-    /// Keeps what was measured on this machine, in place of what was measured before.
+    /// Whether the file can be written, found out before minutes of measuring are lost.
+    ///
+    /// # Errors
+    /// When the folder can't be known, made or written to.
+    pub(crate) fn check_writable() -> Result<()> {
+        Ok(Cache::from_env()?.check_writable()?)
+    }
+
+    /// Keeps what was measured on this machine, where it is no worse than what was measured before; says how many
+    /// were, and so stay.
     ///
     /// # Errors
     /// When the file is damaged or can't be written.
-    pub(crate) fn keep(measured: &[Bound]) -> Result<()> {
+    pub(crate) fn keep(measured: Vec<Bound>) -> Result<()> {
         let path = path()?;
         let mut machines = Machines::read(&path)?;
-        let kept = &mut machines.this().bounds;
-        kept.retain(|old| !measured.iter().any(|new| new.is_of_same(old)));
-        kept.extend_from_slice(measured);
+        let better_before = merge(&mut machines.this().bounds, measured);
+        if better_before > 0 {
+            report::note(&format!(
+                "{} measured better before and kept so; remove {} to start anew",
+                report::counted(better_before, "bound"),
+                path.display()
+            ));
+        }
         let folder = path.parent().unwrap_or(Path::new("."));
         // By rename, so that nobody reads half a file.
         let temporary = folder.join(format!(".{FILE}.{}", std::process::id()));
@@ -161,7 +208,7 @@ impl Bounds {
         };
         let arithmetic = |quantity| {
             let found = of(quantity).find(|b| b.isa.as_deref() == Some(isa.name()));
-            found.map(|b| b.median)
+            found.map(Bound::best)
         };
         // Of the sizes measured, the nearest by ratio; of its pages, the faster.
         let distance = |b: &Bound| {
@@ -170,16 +217,29 @@ impl Bounds {
         };
         let better = |a: &&Bound, b: &&Bound| {
             let nearer = distance(b).total_cmp(&distance(a));
-            nearer.then(a.median.total_cmp(&b.median))
+            nearer.then(a.best().total_cmp(&b.best()))
         };
         Peaks {
             read: of(Quantity::ReadBytesPerSecond)
                 .max_by(better)
-                .map(|b| b.median),
+                .map(Bound::best),
             integer: arithmetic(Quantity::IntegerMultiplyAddsPerSecond),
             float: arithmetic(Quantity::FloatMultiplyAddsPerSecond),
         }
     }
+}
+
+/// Puts what was measured in place of what is kept, unless that is better; gives how many were.
+fn merge(kept: &mut Vec<Bound>, measured: Vec<Bound>) -> usize {
+    let mut better_before = 0;
+    for new in measured {
+        match kept.iter().position(|old| old.is_of_same(&new)) {
+            Some(index) if new.is_as_good_as(&kept[index]) => kept[index] = new,
+            Some(_) => better_before += 1,
+            None => kept.push(new),
+        }
+    }
+    better_before
 }
 
 fn path() -> Result<PathBuf> {
@@ -297,6 +357,32 @@ mod tests {
             (Some(3.0), None)
         );
         assert!(peaks(3, 1.0).is_empty());
+    }
+
+    #[test]
+    fn the_best_sample_counts_and_what_was_better_stays() {
+        let of = |bound, samples: &[f64]| Bound {
+            bound,
+            samples: samples.to_vec(),
+            ..reading(1, 64, "huge", report::median(samples))
+        };
+        let read = |samples: &[f64]| of(Quantity::ReadBytesPerSecond, samples);
+        let barrier = |samples: &[f64]| of(Quantity::BarrierNanoseconds, samples);
+        assert_eq!(read(&[1.0, 9.0, 2.0]).best(), 9.0);
+        assert_eq!(barrier(&[2.0, 1.0, 9.0]).best(), 1.0);
+        assert!(read(&[7.4, 10.0]).is_disturbed() && !read(&[7.5, 10.0]).is_disturbed());
+
+        let mut kept = vec![read(&[9.0]), barrier(&[3.0])];
+        let worse = vec![read(&[1.0, 8.0]), barrier(&[4.0])];
+        assert_eq!(merge(&mut kept, worse), 2);
+        assert_eq!(kept, [read(&[9.0]), barrier(&[3.0])]);
+        let better = vec![read(&[1.0, 10.0]), barrier(&[2.0])];
+        assert_eq!(merge(&mut kept, better.clone()), 0);
+        assert_eq!(kept, better);
+        assert_eq!(merge(&mut kept, vec![reading(2, 64, "huge", 1.0)]), 0);
+        assert_eq!(kept.len(), 3);
+        let bounds = Bounds { bounds: kept };
+        assert_eq!(bounds.peaks(1, Isa::Avx2, 64.0).read, Some(10.0));
     }
 
     #[test]

@@ -144,9 +144,17 @@ pub(crate) fn per_second(count: usize, duration: std::time::Duration) -> Option<
     (count > 0 && seconds > 0.0).then(|| thousandths(count as f64 / seconds))
 }
 
-/// A share for people; nothing where it isn't known.
+/// Whether a share of what is possible at most is more than samples that vary explain.
+pub(crate) fn is_too_high(share: f64) -> bool {
+    share > 1.05
+}
+
+/// A share for people, with a mark where it is too high; nothing where it isn't known.
 pub(crate) fn percent(share: Option<f64>) -> String {
-    share.map_or(String::new(), |share| format!("{:.1} %", 100.0 * share))
+    share.map_or(String::new(), |share| {
+        let mark = if is_too_high(share) { "!" } else { "" };
+        format!("{:.1} %{mark}", 100.0 * share)
+    })
 }
 
 /// The least and the greatest; of nothing, 0 and 0.
@@ -185,6 +193,13 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(&[]), 0.0);
+    }
+
+    #[test]
+    fn shares_above_what_is_possible_are_marked() {
+        assert_eq!(percent(Some(1.05)), "105.0 %");
+        assert_eq!(percent(Some(14.5)), "1450.0 %!");
+        assert_eq!(percent(None), "");
     }
 
     #[test]

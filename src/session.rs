@@ -5,13 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use engine::EngineError;
 use indicatif::ProgressBar;
+use kernels::isa::Isa;
 use kernels::pool::Pool;
 use model::{Model, ModelError};
-use text::{ChatTemplate, Tokenizer};
+use text::{ChatTemplate, TemplateError, Tokenizer};
 use weights::gguf::Gguf;
 use weights::load::{LoadOptions, LoadProgress};
-use weights::source::{Cache, FetchProgress, FetchStage, Reference, SourceError, resolve};
+use weights::source::{
+    Cache, CachedModel, FetchProgress, FetchStage, Reference, SourceError, Verification, resolve,
+};
 
 use crate::cli::DEFAULT_CONTEXT;
 use crate::interrupt::{self, Interrupted};
@@ -23,10 +27,26 @@ use crate::report::{self, Usage};
 /// # Errors
 /// When there is no such model, or it can't be fetched.
 pub(crate) fn fetch(reference: &str) -> Result<PathBuf> {
-    // A path needs no cache, so that one is not asked for where its folder can't be known.
-    let cache = match Reference::parse(reference)? {
-        Reference::Path(_) => Cache::new(""),
-        _ => Cache::from_env()?,
+    Ok(find_or_fetch(reference)?.path)
+}
+
+/// The local file of a model.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    /// Whether it was there before.
+    pub(crate) was_there: bool,
+}
+
+/// As [`fetch`]; says whether the file was there before.
+///
+/// # Errors
+/// As [`fetch`].
+pub(crate) fn find_or_fetch(reference: &str) -> Result<Found> {
+    // A path needs no cache: it is an error for others only where its folder can't be known.
+    let cache = match (Reference::parse(reference)?, Cache::from_env()) {
+        (Reference::Path(_), cache) => cache.unwrap_or_else(|_| Cache::new("")),
+        (_, cache) => cache?,
     };
     let mut display = FetchDisplay::new(reference);
     interrupt::set_graceful(true);
@@ -40,10 +60,32 @@ pub(crate) fn fetch(reference: &str) -> Result<PathBuf> {
     interrupt::set_graceful(false);
     display.clear();
     match result {
-        Ok(path) => Ok(path),
+        Ok(path) => Ok(Found {
+            path,
+            was_there: display.stage.is_none(),
+        }),
         Err(_) if interrupt::requested() => Err(Interrupted.into()),
         Err(SourceError::Cancelled) => Err(Interrupted.into()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Whether a file of the cache is as it was fetched, by its SHA-256, with a progress bar.
+///
+/// # Errors
+/// When it can't be read, or the user interrupts.
+pub(crate) fn verify(cache: &Cache, model: &CachedModel) -> Result<Verification> {
+    let bar = LateBar::bytes("checking", model.bytes);
+    interrupt::set_graceful(true);
+    let result = cache.verify(model, |done| {
+        bar.set(done);
+        !interrupt::requested()
+    });
+    interrupt::set_graceful(false);
+    bar.finish();
+    match result {
+        Err(SourceError::Cancelled) => Err(Interrupted.into()),
+        result => Ok(result?),
     }
 }
 
@@ -128,9 +170,13 @@ pub(crate) fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate
     let template = tokenizer
         .chat_template()
         .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()));
-    template
-        .transpose()
-        .context("the model's chat template can't be used; --raw does without it")
+    match template.transpose() {
+        // Not the model's fault.
+        Err(error @ TemplateError::NoThread(_)) => Err(error.into()),
+        template => {
+            template.context("the model's chat template can't be used; --raw does without it")
+        }
+    }
 }
 
 /// Loads the weights on the threads of `pool`, with a progress bar if that takes long.
@@ -164,6 +210,46 @@ pub(crate) fn pool(threads: usize) -> Result<Pool> {
         started if started == threads => Ok(pool),
         started => bail!("--threads is {threads}, but the system started only {started}"),
     }
+}
+
+/// The instruction set to compute with: what `PLAINCHANT_ISA` asks for, or the best there is.
+///
+/// # Errors
+/// When the variable names none that this CPU has.
+pub(crate) fn isa() -> Result<Isa> {
+    Isa::from_env().map_err(|error| Usage(error.to_string()).into())
+}
+
+/// Those of an instruction set that are to be measured: the one that `PLAINCHANT_ISA` asks for, or all there are.
+///
+/// # Errors
+/// As [`isa`].
+pub(crate) fn isas() -> Result<Vec<Isa>> {
+    let isa = isa()?;
+    let is_asked_for = std::env::var_os("PLAINCHANT_ISA").is_some_and(|name| !name.is_empty());
+    Ok(if is_asked_for {
+        vec![isa]
+    } else {
+        Isa::supported()
+    })
+}
+
+/// Whether a prompt of so many tokens leaves room for an answer.
+///
+/// # Errors
+/// When it doesn't: with the context raised it would, or nothing but a shorter prompt does.
+pub(crate) fn check_prompt(prompt: usize, context: usize, trained: usize) -> Result<()> {
+    if prompt < context {
+        return Ok(());
+    }
+    if prompt < trained {
+        return Err(EngineError::PromptTooLong { prompt, context }.into());
+    }
+    bail!(
+        "the prompt has {}, and the context holds {context}; at least one more is needed for an answer: shorten the \
+         prompt, since no context can hold more than the {trained} that the model was trained for",
+        report::counted(prompt, "token")
+    )
 }
 
 /// The context to run with: what was asked for, or the default.

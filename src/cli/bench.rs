@@ -9,6 +9,17 @@ use kernels::isa::Isa;
 
 use super::shared::{KvArg, ModelArg, PrefillChunkArg, THREADS_MAX, whole};
 
+/// Flags of what measures a model, which --kernels and --bounds alone don't.
+pub(super) const OF_ROWS: [&str; 7] = [
+    "prefill",
+    "decode",
+    "depth",
+    "batch",
+    "kv",
+    "prefill_chunk",
+    "profile",
+];
+
 /// Sequences that `bench` can run together.
 const BATCH_MAX: u32 = model::SPANS_MAX as u32;
 
@@ -76,10 +87,12 @@ pub(crate) struct BenchArgs {
     pub(crate) json: bool,
     /// Measure the matrix product of each block format with each instruction set of this CPU instead;
     /// needs no model
-    #[arg(long, action = ArgAction::SetTrue)]
+    #[arg(long, action = ArgAction::SetTrue, conflicts_with_all = OF_ROWS)]
+    #[arg(conflicts_with = "model")]
     pub(crate) kernels: bool,
-    /// Measure what this machine can do at most, and keep it, so that later rows say which share of it they use;
-    /// with --model, measure the rows instead, and before and after each sample the bound it is held against
+    /// Measure what this machine can do at most, which takes some minutes, and keep the best found, so that later
+    /// rows say which share of it they use; with --model, measure the rows instead, and before and after each
+    /// sample the bound it is held against
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) bounds: bool,
     /// Milliseconds of each sample of a bound, 1 to 10000
@@ -89,7 +102,7 @@ pub(crate) struct BenchArgs {
         default_value_t = 100,
         allow_negative_numbers = true
     )]
-    #[arg(value_parser = whole::<1, 10_000>)]
+    #[arg(requires = "bounds", value_parser = whole::<1, 10_000>)]
     pub(crate) bounds_ms: u32,
     /// Sizes of the buffers that --bounds reads, in MiB, 1 to 1048576, beside one of 1 MiB for each thread
     #[arg(
@@ -97,15 +110,15 @@ pub(crate) struct BenchArgs {
         value_name = "MIB,…",
         value_delimiter = ',',
         default_value = "64,128,256,1024,4096",
+        requires = "bounds",
+        conflicts_with = "model",
         allow_hyphen_values = true,
         value_parser = whole::<1, { 1 << 20 }>
     )]
     pub(crate) bounds_mib: Vec<u32>,
-    /// Whether --model was given.
-    #[arg(skip)]
-    pub(crate) model_given: bool,
     /// Rows and columns of the matrix of --kernels; columns in multiples of 256
     #[arg(long, value_name = "ROWSxCOLS", default_value = "2048x4096", value_parser = parse_size)]
+    #[arg(requires = "kernels")]
     pub(crate) kernel_size: (usize, usize),
     /// Tokens that --kernels multiplies at once, 1 to 8192
     #[arg(
@@ -113,16 +126,22 @@ pub(crate) struct BenchArgs {
         value_name = "TOKENS,…",
         value_delimiter = ',',
         default_value = "1,64",
+        requires = "kernels",
         allow_hyphen_values = true,
         value_parser = whole::<1, { PREFILL_CHUNK_MAX as u32 }>
     )]
     pub(crate) kernel_tokens: Vec<u32>,
     /// Block formats of --kernels, as q4_0,q4_k [default: all]
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = parse_format)]
+    #[arg(requires = "kernels")]
     pub(crate) kernel_formats: Vec<Format>,
-    /// Instruction sets of --kernels, as avx2,avx512 [default: all that this CPU has]
+    /// Instruction sets of --kernels, as avx2,avx512 [default: that of PLAINCHANT_ISA, or all that this CPU has]
     #[arg(long, value_name = "ISA,…", value_delimiter = ',', value_parser = parse_isa)]
+    #[arg(requires = "kernels")]
     pub(crate) kernel_isas: Vec<Isa>,
+    /// Whether --model was given.
+    #[arg(skip)]
+    pub(crate) model_given: bool,
 }
 
 impl BenchArgs {
@@ -151,7 +170,8 @@ runs one token per sequence and step and reads the logits of each. Rates count t
 sequences.
 
 Shares are of what --bounds measured with as many threads: of the bandwidth of memory, by the weights that a step \
-reads and in decode the keys and values; and of the multiply-adds of the instruction set, by those of matrix products.";
+reads and in decode the keys and values; and of the multiply-adds of the instruction set, by those of matrix products. \
+A share with ! is more than can be: measure the bounds again on an idle machine.";
 
 /// `ROWSxCOLS`.
 pub(super) fn parse_size(text: &str) -> Result<(usize, usize), String> {

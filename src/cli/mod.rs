@@ -17,7 +17,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use models::{InspectArgs, ModelsArgs, PullArgs};
-pub(crate) use perplexity::PerplexityArgs;
+pub(crate) use perplexity::{PerplexityArgs, WINDOW_MIN};
 pub(crate) use run::RunArgs;
 pub(crate) use shared::DEFAULT_CONTEXT;
 pub(crate) use tokenize::TokenizeArgs;
@@ -62,10 +62,22 @@ pub(crate) fn parse() -> Cli {
 }
 
 fn try_parse() -> Result<Cli, clap::Error> {
-    let matches = Cli::command().try_get_matches()?;
+    let mut command = Cli::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
     let mut cli = Cli::from_arg_matches(&matches)?;
     if let (Command::Bench(args), Some((_, matches))) = (&mut cli.command, matches.subcommand()) {
-        args.model_given = matches.value_source("model") == Some(ValueSource::CommandLine);
+        let given = |flag: &str| matches.value_source(flag) == Some(ValueSource::CommandLine);
+        args.model_given = given("model");
+        if let Some(flag) = bench::OF_ROWS.into_iter().find(|flag| given(flag))
+            && args.bounds
+            && !args.model_given
+        {
+            let flag = flag.replace('_', "-");
+            let message = format!(
+                "--{flag} is of rows, which --bounds measures with --model only: add --model, or leave out --{flag}"
+            );
+            return Err(command.error(ErrorKind::ArgumentConflict, message));
+        }
     }
     Ok(cli)
 }
@@ -96,7 +108,7 @@ fn hint(error: &clap::Error) -> Option<String> {
 pub(crate) enum Command {
     /// Answer a prompt; the answer goes to standard output as it is generated.
     Run(Box<RunArgs>),
-    /// Fetch a model into the cache and print the path of its file.
+    /// Fetch a model into the cache, or check the one there, and print the path of its file.
     Pull(PullArgs),
     /// List the models known by name, and the files in the cache.
     Models(ModelsArgs),

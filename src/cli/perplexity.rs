@@ -6,27 +6,24 @@ use clap::Args;
 
 use super::shared::{KvArg, ModelArg, PrefillChunkArg, ThreadsArg, whole};
 
+/// The tokens of the smallest window.
+pub(crate) const WINDOW_MIN: u32 = 4;
+
 /// Flags of `perplexity`.
 #[derive(Debug, Args)]
 #[command(after_help = PERPLEXITY_NOTES)]
 pub(crate) struct PerplexityArgs {
-    /// The text file, in UTF-8; one line break at its end is left out
-    #[arg(required_unless_present = "token_ids")]
+    /// The text file, in UTF-8; standard input where there is none or it is -. One line break at the end is left out
     pub(crate) file: Option<PathBuf>,
-    /// Score these token ids, a JSON array of numbers, instead of a text
+    /// Score these token ids, a JSON array of numbers, instead of a text; - for standard input
     #[arg(long, value_name = "FILE.json", conflicts_with = "file")]
     pub(crate) token_ids: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) model: ModelArg,
-    /// Tokens of a window, 4 to what the model was trained for
-    #[arg(
-        long,
-        value_name = "TOKENS",
-        default_value_t = 512,
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = whole::<4, { u32::MAX }>)]
-    pub(crate) ctx: u32,
+    /// Tokens of a window, 4 to what the model was trained for [default: that, but at most 512]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true)]
+    #[arg(value_parser = whole::<WINDOW_MIN, { u32::MAX }>)]
+    pub(crate) ctx: Option<u32>,
     /// Windows at most; 0 for the whole text
     #[arg(
         long,

@@ -1,7 +1,6 @@
 //! Flags of `run`.
 
 use clap::Args;
-use clap::builder::NonEmptyStringValueParser;
 
 use super::sampling::SamplingArgs;
 use super::shared::{ContextArg, KvArg, ModelArg, PrefillChunkArg, ThreadsArg, whole};
@@ -11,7 +10,7 @@ use super::shared::{ContextArg, KvArg, ModelArg, PrefillChunkArg, ThreadsArg, wh
 #[command(after_help = RUN_NOTES)]
 pub(crate) struct RunArgs {
     /// The prompt. Without it, standard input is the prompt; with it, text piped to standard input
-    /// follows it after a blank line.
+    /// follows it after a blank line. As - it stands for standard input.
     pub(crate) prompt: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArg,
@@ -58,6 +57,14 @@ const RUN_NOTES: &str = "\
 With the chat template, one line break at the end of standard input is dropped; --raw keeps it. \
 Ctrl-C ends the generation and keeps what came so far; a second Ctrl-C ends the program at once.";
 
+/// A text that is not empty.
+fn not_empty(text: &str) -> Result<String, &'static str> {
+    match text {
+        "" => Err("it must not be empty"),
+        text => Ok(text.to_owned()),
+    }
+}
+
 /// Where an answer ends.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
@@ -70,7 +77,7 @@ pub(crate) struct LimitArgs {
     #[arg(
         long,
         value_name = "TEXT",
-        value_parser = NonEmptyStringValueParser::new(),
+        value_parser = not_empty,
         allow_hyphen_values = true
     )]
     pub(crate) stop: Vec<String>,

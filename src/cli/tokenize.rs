@@ -7,7 +7,7 @@ use super::shared::ModelArg;
 /// Flags of `tokenize`.
 #[derive(Debug, Args)]
 pub(crate) struct TokenizeArgs {
-    /// The text; standard input, as it is, where there is none
+    /// The text; standard input, as it is, where there is none or it is -
     pub(crate) text: Option<String>,
     #[command(flatten)]
     pub(crate) model: ModelArg,

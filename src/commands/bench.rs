@@ -84,7 +84,7 @@ struct Row<'a> {
 /// # Errors
 /// When the model can't be had or run, or a row needs more positions than it was trained for.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let cases = cases(args);
     if cases.is_empty() {
         let message = "there is nothing to measure: --prefill and --decode are both 0";
@@ -102,6 +102,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         report::print(HEADER)?;
     }
     let bar = progress::steps("", thread_counts.len() * cases.len());
+    let mut too_high = false;
     for threads in thread_counts {
         let mut bench = Bench::new(args, Arc::clone(&model), isa, threads, (context, largest))?;
         for &case in &cases {
@@ -113,11 +114,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
                 report::counted(threads, "thread")
             ));
             let measured = bench.measure(case, args)?;
-            bar.suspend(|| print_row(args, &bench, &bounds, case, measured))?;
+            too_high |= bar.suspend(|| print_row(args, &bench, &bounds, case, measured))?;
             bar.inc(1);
         }
     }
     bar.finish_and_clear();
+    if too_high && !args.json {
+        report::print(TOO_HIGH)?;
+    }
     hint_at_bounds(args, isa, &bounds);
     Ok(())
 }
@@ -425,13 +429,17 @@ fn token_ids(vocabulary: usize, count: usize, seed: u64) -> Vec<u32> {
 
 const HEADER: &str = "work     tokens  depth  batch  threads    tokens/s         min         max  bandwidth  multiply-adds\n";
 
+const TOO_HIGH: &str = "! more than can be: the bounds are too low; measure them again on an idle machine with \
+                        `plainchant bench --bounds`\n";
+
+/// Prints a row, and gives whether one of its shares is too high.
 fn print_row(
     args: &BenchArgs,
     bench: &Bench,
     bounds: &Bounds,
     case: Case,
     measured: Measured,
-) -> Result<()> {
+) -> Result<bool> {
     let Case {
         work,
         tokens,
@@ -470,9 +478,14 @@ fn print_row(
         shares: measured.shares.unwrap_or_else(of_kept),
     };
     match args.json {
-        true => report::print_json(&row, true),
-        false => report::print(&row.text()),
+        true => report::print_json(&row, true)?,
+        false => report::print(&row.text())?,
     }
+    let of_profile = row
+        .profile
+        .as_deref()
+        .is_some_and(bench_profile::are_too_high);
+    Ok(of_profile || row.shares.are_too_high())
 }
 
 impl Row<'_> {

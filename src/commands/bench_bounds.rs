@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use indicatif::ProgressBar;
 use kernels::bounds::{
     Access, Buffer, Numbers, Pages, barrier_nanoseconds, multiply_adds_per_second,
@@ -12,7 +12,7 @@ use kernels::isa::Isa;
 use kernels::pool::Pool;
 use kernels::topology;
 
-use crate::bounds::{Bound, Bounds, Quantity};
+use crate::bounds::{Bound, Bounds, Quantity, SPREAD};
 use crate::cli::BenchArgs;
 use crate::{progress, report, session};
 
@@ -21,16 +21,20 @@ const MIB: usize = 1 << 20;
 /// Measures all bounds, prints each as it is done, and keeps them.
 ///
 /// # Errors
-/// When there is no memory for a buffer, or the results can't be kept.
+/// When `PLAINCHANT_ISA` is wrong, or the results can't be kept.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    // A damaged file is better told before than after.
+    let isas = session::isas()?;
+    // What keeps them from being kept is better told before than after.
+    Bounds::check_writable()?;
     Bounds::read()?;
     let meter = Meter {
         args,
         bar: progress::steps("", 0),
+        reading_isa: reading_isa(isas.last().copied().unwrap_or(Isa::Scalar)),
+        isas,
     };
     let (thread_counts, sizes) = (thread_counts(args), sizes(args));
-    let of_arithmetic = Isa::supported().len() * Numbers::ALL.len();
+    let of_arithmetic = meter.isas.len() * Numbers::ALL.len();
     let of_reading = (sizes.len() + 1) * Pages::ALL.len();
     let rows = thread_counts.len() * (1 + of_arithmetic + of_reading);
     meter.bar.set_length(rows as u64);
@@ -42,7 +46,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         meter.measure(&session::pool(threads)?, &sizes, &mut measured)?;
     }
     meter.bar.finish_and_clear();
-    Bounds::keep(&measured)
+    let disturbed = measured.iter().filter(|row| row.is_disturbed()).count();
+    if disturbed > 0 {
+        report::note(&format!(
+            "samples of {} of {} differ by more than {:.0} %: something else ran; the best count, and measuring \
+             again on an idle machine may find better",
+            disturbed,
+            report::counted(measured.len(), "bound"),
+            100.0 * SPREAD
+        ));
+    }
+    Bounds::keep(measured)
 }
 
 /// The numbers of threads asked for; else one, and all.
@@ -75,6 +89,9 @@ fn sizes(args: &BenchArgs) -> Vec<usize> {
 struct Meter<'a> {
     args: &'a BenchArgs,
     bar: ProgressBar,
+    isas: Vec<Isa>,
+    /// The one that reads.
+    reading_isa: Isa,
 }
 
 impl Meter<'_> {
@@ -87,7 +104,7 @@ impl Meter<'_> {
         self.say(pool, "fork and join");
         let samples = self.samples(|| barrier_nanoseconds(pool, budget));
         self.done(row(Quantity::BarrierNanoseconds, None, samples), measured)?;
-        for isa in Isa::supported() {
+        for &isa in &self.isas {
             for numbers in Numbers::ALL {
                 self.say(pool, &format!("multiply-adds, {isa}"));
                 let samples = self.samples(|| multiply_adds_per_second(pool, isa, numbers, budget));
@@ -100,13 +117,24 @@ impl Meter<'_> {
             for &pages in Pages::ALL {
                 let size = report::bytes(bytes as u64);
                 self.say(pool, &format!("reading {size}, {} pages", pages.name()));
-                let buffer = buffer(bytes, pages, pool)?;
+                let Some(buffer) = Buffer::new(bytes, pages, pool) else {
+                    let pages = pages.name();
+                    let note =
+                        format!("left out {size} in {pages} pages: there is no memory for it");
+                    self.bar.suspend(|| report::note(&note));
+                    self.bar.inc(1);
+                    continue;
+                };
                 let (access, samples) = self.fastest(pool, &buffer);
                 let row = Bound {
                     bytes: Some(buffer.bytes()),
                     pages: Some(pages.name().to_owned()),
                     access: Some(access.name().to_owned()),
-                    ..row(Quantity::ReadBytesPerSecond, Some(reading_isa()), samples)
+                    ..row(
+                        Quantity::ReadBytesPerSecond,
+                        Some(self.reading_isa),
+                        samples,
+                    )
                 };
                 self.done(row, measured)?;
             }
@@ -129,12 +157,12 @@ impl Meter<'_> {
     /// all.
     fn fastest(&self, pool: &Pool, buffer: &Buffer) -> (Access, Vec<f64>) {
         let budget = self.args.bounds_budget();
-        let read = |access| read_bytes_per_second(pool, buffer, access, reading_isa(), budget);
+        let read = |access| read_bytes_per_second(pool, buffer, access, self.reading_isa, budget);
         let rounds = self.args.repeat as usize;
         let rounds: Vec<_> = (0..rounds).map(|_| Access::ALL.map(read)).collect();
         let of_way = |way: usize| rounds.iter().map(|round| round[way]).collect::<Vec<_>>();
-        let median = |way: &usize| report::median(&of_way(*way));
-        let best = (0..Access::ALL.len()).max_by(|a, b| median(a).total_cmp(&median(b)));
+        let most = |way: &usize| report::extremes(&of_way(*way)).1;
+        let best = (0..Access::ALL.len()).max_by(|a, b| most(a).total_cmp(&most(b)));
         let best = best.unwrap_or(0);
         (Access::ALL[best], of_way(best))
     }
@@ -165,23 +193,12 @@ fn bound(pool: &Pool, bound: Quantity, isa: Option<Isa>, samples: Vec<f64>) -> B
     }
 }
 
-/// The instruction set with the widest loads.
-pub(super) fn reading_isa() -> Isa {
-    match Isa::best() {
+/// The one that reads, of an instruction set and those below it: that with the widest loads.
+pub(super) fn reading_isa(isa: Isa) -> Isa {
+    match isa {
         Isa::Amx => Isa::Avx512,
         isa => isa,
     }
-}
-
-/// A buffer to read.
-///
-/// # Errors
-/// When there is no memory for it.
-pub(super) fn buffer(bytes: usize, pages: Pages, pool: &Pool) -> Result<Buffer> {
-    Buffer::new(bytes, pages, pool).with_context(|| {
-        let size = report::bytes(bytes as u64);
-        format!("there is no memory for a buffer of {size} to read; --bounds-mib sets the sizes")
-    })
 }
 
 const HEADER: &str = "bound                  isa     threads       MiB  pages  access        median        min        max  unit\n";

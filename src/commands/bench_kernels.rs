@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
 use kernels::bounds::seconds_per_pass;
 use kernels::formats::Format;
 use kernels::isa::Isa;
@@ -38,9 +38,9 @@ struct Row {
 /// Measures the formats, instruction sets and numbers of tokens asked for and prints each row as it is done.
 ///
 /// # Errors
-/// When there is no memory for a matrix.
+/// When `PLAINCHANT_ISA` is wrong, or there is no memory for a matrix.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let isas = chosen(&args.kernel_isas, &Isa::supported());
+    let isas = chosen(&args.kernel_isas, &session::isas()?);
     let formats = chosen(&args.kernel_formats, &Format::ALL);
     let thread_counts = args.thread_counts();
     let rows = thread_counts.len() * formats.len() * isas.len() * args.kernel_tokens.len();
@@ -77,20 +77,26 @@ fn chosen<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
 
 /// A matrix of weights that are all finite and none of them denormal. (The time of a product doesn't depend on such.)
 fn matrix(format: Format, (rows, cols): (usize, usize), pool: &Pool) -> Result<PackedMatrix> {
-    let bytes = rows * (cols / format.block_len()) * format.block_bytes();
+    let advice =
+        || format!("--kernel-size is {rows}x{cols}: there is no memory for it; make it smaller");
+    let count = rows * (cols / format.block_len()) * format.block_bytes();
+    let mut bytes = room::<u8>(count).with_context(advice)?;
     // No byte above 0x3f or below 0x10, so that no exponent of a float, wherever it lies, is that of an infinity
     // or of a denormal, which would take a CPU a hundred times as long.
-    let bytes: Vec<u8> = (0..bytes)
-        .map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f | 0x10) as u8)
-        .collect();
-    Ok(PackedMatrix::pack(
-        format,
-        rows,
-        cols,
-        &bytes,
-        pool,
-        &|_| (),
-    )?)
+    bytes.extend((0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 7 & 0x3f | 0x10) as u8));
+    PackedMatrix::pack(format, rows, cols, &bytes, pool, &|_| ()).with_context(advice)
+}
+
+/// An empty list with room for `count` values.
+///
+/// # Errors
+/// When there is no memory for it.
+fn room<T>(count: usize) -> Result<Vec<T>> {
+    let mut list = Vec::new();
+    let bytes = count.saturating_mul(size_of::<T>());
+    let reserved = list.try_reserve_exact(count);
+    reserved.map_err(|_| anyhow!("cannot allocate {bytes} bytes"))?;
+    Ok(list)
 }
 
 fn measure(
@@ -101,12 +107,18 @@ fn measure(
     pool: &Pool,
 ) -> Result<Row> {
     let (rows, cols) = (matrix.rows(), matrix.cols());
-    let activations: Vec<f32> = (0..tokens * cols)
-        .map(|i| (i % 61) as f32 / 61.0 - 0.5)
-        .collect();
-    let mut quantized = QuantizedRows::with_capacity(tokens, cols)?;
+    let advice = || {
+        format!(
+            "there is no memory for {} with a matrix of {rows}x{cols}; make --kernel-tokens or --kernel-size smaller",
+            report::counted(tokens, "token")
+        )
+    };
+    let mut activations = room::<f32>(tokens * cols).with_context(advice)?;
+    activations.extend((0..tokens * cols).map(|i| (i % 61) as f32 / 61.0 - 0.5));
+    let mut quantized = QuantizedRows::with_capacity(tokens, cols).with_context(advice)?;
     quantized.quantize(isa, pool, &activations, tokens, cols);
-    let mut out = vec![0.0; tokens * rows];
+    let mut out = room::<f32>(tokens * rows).with_context(advice)?;
+    out.resize(tokens * rows, 0.0);
     let mut product = || {
         let input = match matrix.input_kind() {
             InputKind::Quantized => Input::Quantized(&quantized),

@@ -66,6 +66,11 @@ pub(crate) fn lines(ops: &Ops, peaks: &Peaks, tokens: usize, steps: usize) -> Ve
     lines.chain(waiting).collect()
 }
 
+/// Whether a share of one of them is more than there can be.
+pub(crate) fn are_too_high(lines: &[Line]) -> bool {
+    lines.iter().any(|line| line.shares.are_too_high())
+}
+
 /// The lines as text, indented below their row.
 pub(crate) fn table(lines: &[Line]) -> String {
     let mut text = "    operation    calls/step   µs/token   share      GB/s  of bound  G multiply-adds/s  of bound\n"

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use kernels::bounds::{
     Access, Buffer, Numbers, Pages, multiply_adds_per_second, read_bytes_per_second,
 };
@@ -11,7 +11,7 @@ use kernels::isa::Isa;
 use kernels::pool::Pool;
 use serde::Serialize;
 
-use super::bench_bounds::{self, reading_isa};
+use super::bench_bounds::reading_isa;
 use crate::bounds::{Peaks, Quantity, Work};
 use crate::report;
 
@@ -43,6 +43,12 @@ pub(super) struct Alternation {
 }
 
 impl Shares {
+    /// Whether one is more than there can be, so that the bound was measured too low.
+    pub(super) fn are_too_high(&self) -> bool {
+        let shares = [self.bandwidth_share, self.multiply_adds_share];
+        shares.into_iter().flatten().any(report::is_too_high)
+    }
+
     /// Of bounds that are known, for a row that does `work` in `seconds`.
     pub(super) fn of_peaks(peaks: &Peaks, work: &Work, seconds: f64) -> Self {
         Self {
@@ -71,7 +77,7 @@ impl Measure {
     fn run(&self, pool: &Pool, budget: Duration) -> f64 {
         match self {
             Self::Read { buffer, access } => {
-                read_bytes_per_second(pool, buffer, *access, reading_isa(), budget)
+                read_bytes_per_second(pool, buffer, *access, reading_isa(Isa::best()), budget)
             }
             Self::MultiplyAdds { isa, numbers } => {
                 multiply_adds_per_second(pool, *isa, *numbers, budget)
@@ -86,11 +92,18 @@ impl BoundMeter {
     /// # Errors
     /// When there is no memory for the buffer.
     pub(super) fn of_reading(bytes: f64, pool: &Pool, budget: Duration) -> Result<Self> {
-        let buffer = bench_bounds::buffer(bytes as usize, Pages::OF_WEIGHTS, pool)?;
+        let buffer = Buffer::new(bytes as usize, Pages::OF_WEIGHTS, pool);
+        let buffer = buffer.with_context(|| {
+            let size = report::bytes(bytes as u64);
+            format!(
+                "there is no memory for a buffer of {size}, which --bounds reads beside the model"
+            )
+        })?;
         let mut rates = [0.0; Access::ALL.len()];
         for _ in 0..3 {
             for (rate, access) in rates.iter_mut().zip(Access::ALL) {
-                let now = read_bytes_per_second(pool, &buffer, access, reading_isa(), budget);
+                let now =
+                    read_bytes_per_second(pool, &buffer, access, reading_isa(Isa::best()), budget);
                 *rate = if now > *rate { now } else { *rate };
             }
         }

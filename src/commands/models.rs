@@ -103,6 +103,12 @@ fn other(file: &CachedModel) -> Other<'_> {
     }
 }
 
+/// A file of the cache can be asked for by its name alone.
+fn name_of_file(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
 fn table(listing: &Listing<'_>) -> Result<String> {
     let mut text = String::new();
     let header = ["NAME", "SIZE", "CACHED", "FORMAT", "LICENCE", "TITLE"];
@@ -138,7 +144,7 @@ fn table(listing: &Listing<'_>) -> Result<String> {
     for other in &listing.others {
         let name = other
             .reference
-            .map_or_else(|| other.path.display().to_string(), str::to_owned);
+            .map_or_else(|| name_of_file(other.path), str::to_owned);
         writeln!(text, "{name}  {}", report::bytes(other.bytes))?;
     }
     writeln!(text, "\nCache: {}", listing.cache_folder.display())?;

@@ -1,25 +1,30 @@
 //! `perplexity`: how well a model predicts a text.
 
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use engine::perplexity::{Score, Windows, score};
 use kernels::CONTRACT_VERSION;
-use kernels::isa::Isa;
 use model::{Decoder, Memory, MemoryOptions, Ops};
 use serde::Serialize;
 use text::{EncodeOptions, Tokenizer};
 
-use super::prompt::utf8;
-use crate::cli::PerplexityArgs;
+use super::prompt::{self, utf8};
+use crate::cli::{PerplexityArgs, WINDOW_MIN};
+use crate::report::Usage;
 use crate::{progress, report, session};
+
+/// The tokens of a window where none are asked for; less where the model was trained for less.
+const DEFAULT_WINDOW: usize = 512;
 
 #[derive(Serialize)]
 struct Report<'a> {
     perplexity: f64,
-    perplexity_standard_error: f64,
+    /// None of one token.
+    perplexity_standard_error: Option<f64>,
     /// Per token, in nats.
     mean_negative_log_likelihood: f64,
     tokens_scored: usize,
@@ -43,20 +48,25 @@ struct Report<'a> {
 /// # Errors
 /// When the text or model can't be read, the text is too short, or the model fails.
 pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
-    let isa = Isa::from_env()?;
-    let window = args.ctx as usize;
+    let isa = session::isa()?;
     let source = Source::read(args)?;
     let file = session::open(&args.model.model)?;
     let trained = model::arch::read(&file)?.context;
-    let context = session::context(Some(window), trained)?;
+    let window = window(args.ctx, trained)?;
     let tokenizer = session::tokenizer(&file)?;
     let tokens = source.tokens(&tokenizer);
+    if tokens.len() < WINDOW_MIN as usize {
+        bail!(
+            "the text has {}: it must have {WINDOW_MIN} or more, those of the smallest window",
+            report::counted(tokens.len(), "token")
+        );
+    }
     let limit = (args.chunks > 0).then_some(args.chunks as usize);
     let windows = Windows {
         window,
         limit,
         bos: tokenizer.bos().filter(|_| tokenizer.adds_bos()),
-        chunk: args.prefill_chunk.within(context),
+        chunk: args.prefill_chunk.within(window),
     };
     let pool = session::pool(args.threads.count())?;
     let threads = pool.threads();
@@ -66,13 +76,13 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
         &model.architecture,
         MemoryOptions {
             kv_type,
-            context,
+            context: window,
             sequences: 1,
             state_bytes: None,
             swap_bytes: 0,
         },
     )?;
-    let mut decoder = Decoder::new(model, Ops::new(isa, pool), windows.chunk, context)?;
+    let mut decoder = Decoder::new(model, Ops::new(isa, pool), windows.chunk, window)?;
 
     let count = (tokens.len() / window).min(limit.unwrap_or(usize::MAX));
     let bar = progress::steps("windows", count);
@@ -92,7 +102,7 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     let result = result?;
     let report = Report {
         perplexity: result.perplexity,
-        perplexity_standard_error: result.standard_error,
+        perplexity_standard_error: (result.tokens > 1).then_some(result.standard_error),
         mean_negative_log_likelihood: result.mean_nll,
         tokens_scored: result.tokens,
         windows: result.windows,
@@ -115,12 +125,34 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
     report::print(&for_people(&report))
 }
 
+/// The tokens of a window: what was asked for, or the default.
+fn window(asked: Option<u32>, trained: usize) -> Result<usize> {
+    let least = WINDOW_MIN as usize;
+    if trained < least {
+        bail!(
+            "the model was trained for {}, fewer than the {least} of the smallest window",
+            report::counted(trained, "position")
+        );
+    }
+    match asked.map(|asked| asked as usize) {
+        Some(asked) if asked > trained => {
+            let message = format!(
+                "--ctx is {asked}: it must be from {least} to {trained}, the positions that the model was trained for"
+            );
+            Err(Usage(message).into())
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(trained.min(DEFAULT_WINDOW)),
+    }
+}
+
 fn for_people(report: &Report<'_>) -> String {
+    let error = report.perplexity_standard_error;
+    let error = error.map_or(String::new(), |error| format!(" ± {error:.4}"));
     format!(
-        "perplexity {:.4} ± {:.4}\nmean negative log-likelihood {:.6} nats per token\n\
+        "perplexity {:.4}{error}\nmean negative log-likelihood {:.6} nats per token\n\
          {} scored in {} of {}\n",
         report.perplexity,
-        report.perplexity_standard_error,
         report.mean_negative_log_likelihood,
         report::counted(report.tokens_scored, "token"),
         report::counted(report.windows, "window"),
@@ -135,8 +167,13 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// The tokens or text asked for.
     fn read(args: &'a PerplexityArgs) -> Result<Self> {
+        let stdin = Path::new(prompt::STDIN);
         let read = |path: &Path| {
+            if path == stdin {
+                return prompt::read_stdin();
+            }
             let bytes = fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
             utf8(bytes, &path.display().to_string())
         };
@@ -147,15 +184,19 @@ impl<'a> Source<'a> {
                     .with_context(|| format!("{} is no JSON array of token ids", path.display()))?;
                 Ok(Self::Tokens(path, ids))
             }
-            (None, Some(path)) => {
+            (None, None) if io::stdin().is_terminal() => {
+                let message =
+                    "there is no text to score: give a file or standard input (see --help)";
+                Err(Usage(message.to_owned()).into())
+            }
+            (None, file) => {
+                let path = file.as_deref().unwrap_or(stdin);
                 let mut text = read(path)?;
                 if text.ends_with('\n') {
                     text.pop();
                 }
                 Ok(Self::Text(path, text))
             }
-            // The definition of the flags asks for one of them.
-            (None, None) => bail!("there is no text to score: give a file"),
         }
     }
 

@@ -12,6 +12,9 @@ use crate::session;
 /// Bytes of standard input that are read at most: far more than any context holds.
 const INPUT_MAX: u64 = 64 << 20;
 
+/// What stands for standard input where a text or a file is expected.
+pub(crate) const STDIN: &str = "-";
+
 /// Standard input as text.
 ///
 /// # Errors
@@ -24,7 +27,10 @@ pub(crate) fn read_stdin() -> Result<String> {
         .read_to_end(&mut bytes);
     read.context("can't read standard input")?;
     if bytes.len() as u64 > INPUT_MAX {
-        bail!("standard input has more than {INPUT_MAX} bytes");
+        bail!(
+            "standard input has more than {INPUT_MAX} bytes, the most that is read of it; give a shorter text, or one \
+             part after the other"
+        );
     }
     utf8(bytes, "standard input")
 }
@@ -42,13 +48,15 @@ pub(crate) fn utf8(bytes: Vec<u8>, what: &str) -> Result<String> {
 }
 
 /// The prompt: the argument, standard input where that is not a terminal, or both with a blank line
-/// between them.
+/// between them. `-` as the argument is standard input alone, a terminal too.
 ///
 /// # Errors
 /// When there is none, or standard input is not text.
 pub(crate) fn gather(argument: Option<&str>, raw: bool) -> Result<String> {
+    let asks_for_stdin = argument == Some(STDIN);
+    let argument = argument.filter(|_| !asks_for_stdin);
     let mut piped = String::new();
-    if !io::stdin().is_terminal() {
+    if asks_for_stdin || !io::stdin().is_terminal() {
         piped = read_stdin()?;
         if !raw {
             let line = piped.strip_suffix('\n').unwrap_or(&piped);

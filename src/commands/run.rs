@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use engine::{
-    Engine, EngineError, EngineOptions, Event, FinishReason, Finished, Request, TokenEvent,
-};
+use engine::{Engine, EngineOptions, Event, FinishReason, Finished, Request, TokenEvent};
 use kernels::CONTRACT_VERSION;
 use kernels::isa::Isa;
 use serde::Serialize;
@@ -25,7 +23,7 @@ use crate::{report, session};
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     // Ranges that don't depend on the model; ids are checked against its vocabulary later.
     args.sampling.to_sampling().validate(usize::MAX)?;
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let text = prompt::gather(args.prompt.as_deref(), args.raw)?;
     let path = session::fetch(&args.model.model)?;
 
@@ -37,10 +35,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     let encode_start = Instant::now();
     let encoded = prompt::encode(&tokenizer, &text, args.system.as_deref(), args.raw)?;
     let encode = encode_start.elapsed();
-    if encoded.tokens.len() >= context {
-        let prompt = encoded.tokens.len();
-        return Err(EngineError::PromptTooLong { prompt, context }.into());
-    }
+    session::check_prompt(encoded.tokens.len(), context, trained)?;
     let pool = session::pool(args.threads.count())?;
     let threads = pool.threads();
     let model = session::load(&file, &pool)?;

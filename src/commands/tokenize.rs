@@ -30,9 +30,9 @@ struct Token<'a> {
 /// # Errors
 /// When the model has no tokenizer that is supported, or the text is not UTF-8.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
-    let text = match &args.text {
-        Some(text) => text.clone(),
-        None => prompt::read_stdin()?,
+    let text = match args.text.as_deref() {
+        Some(prompt::STDIN) | None => prompt::read_stdin()?,
+        Some(text) => text.to_owned(),
     };
     let file = session::open(&args.model.model)?;
     let tokenizer = session::tokenizer(&file)?;

@@ -214,12 +214,83 @@ fn perplexity_is_the_same_by_text_ids_and_chunk() {
 }
 
 #[test]
+fn a_dash_is_standard_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text");
+    let text = "It was the best of times. ".repeat(20);
+    fs::write(&path, &text).unwrap();
+    let (path, model) = (path.to_str().unwrap(), tiny("llama-tied"));
+    let score = |file: &[&str], input: &str| {
+        let args = [
+            &["perplexity", "--model", &model, "--json", "--ctx", "64"],
+            file,
+        ]
+        .concat();
+        run_with(&args, input.as_bytes()).json()["perplexity"].clone()
+    };
+    let expected = score(&[path], "");
+    assert_eq!(score(&["-"], &text), expected);
+    assert_eq!(score(&[], &text), expected);
+    let tokenize = |text: &[&str], input: &str| {
+        let args = [&["tokenize", "--model", &model, "--ids"], text].concat();
+        run_with(&args, input.as_bytes()).success()
+    };
+    assert_eq!(tokenize(&["-"], &text), tokenize(&[&text], ""));
+    let ids = format!("[{}]", tokenize(&[&text], "").trim().replace(' ', ","));
+    assert_eq!(score(&["--token-ids", "-"], &ids), expected);
+    let answer = |prompt: &[&str], input: &str| {
+        let args = [&["run", "--model", &model, "--max-tokens", "4"], prompt].concat();
+        run_with(&args, input.as_bytes()).success()
+    };
+    assert_eq!(answer(&["-"], "Hello"), answer(&["Hello"], ""));
+    run(&["run", "-", "--model", &model]).failure(2, &["no prompt"]);
+    run(&["perplexity", "--model", &model]).failure(1, &["has ", "4 or more"]);
+}
+
+#[test]
+fn one_token_has_no_standard_error() {
+    let model = tiny("llama-tied");
+    let score = |args: &[&str]| {
+        let common = ["perplexity", "--model", &model, "--ctx", "4"];
+        run_with(&[&common, args].concat(), b"some words to score")
+    };
+    let one = score(&["--chunks", "1", "--json"]).json();
+    assert_eq!(one["tokens_scored"], json!(1));
+    assert!(one["perplexity_standard_error"].is_null(), "{one}");
+    let two = score(&["--chunks", "2", "--json"]).json();
+    assert!(two["perplexity_standard_error"].is_f64(), "{two}");
+    assert!(!score(&["--chunks", "1"]).success().contains('±'));
+}
+
+#[test]
+fn the_window_is_no_more_than_the_model_was_trained_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (text, model) = (path("text"), path("short.gguf"));
+    fs::write(&text, "It was the best of times. ".repeat(20)).unwrap();
+    let mut file = fs::read(tiny("llama-tied")).unwrap();
+    let key = b"llama.context_length";
+    let at = file.windows(key.len()).position(|w| w == key).unwrap() + key.len();
+    // A number of 32 bits.
+    assert_eq!(file[at..at + 8], [4, 0, 0, 0, 0, 2, 0, 0]);
+    file[at + 4..at + 8].copy_from_slice(&50_u32.to_le_bytes());
+    fs::write(&model, file).unwrap();
+    let score =
+        |args: &[&str]| run(&[&["perplexity", &text, "--model", &model, "--json"], args].concat());
+    assert_eq!(score(&[]).json()["ctx"], json!(50));
+    score(&["--ctx", "51"]).failure(2, &["--ctx is 51", "from 4 to 50"]);
+}
+
+#[test]
 fn perplexity_says_what_is_wrong_with_its_input() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("short");
     fs::write(&path, "few").unwrap();
     let (path, model) = (path.to_str().unwrap(), tiny("qwen2"));
-    run(&["perplexity", path, "--model", &model, "--ctx", "64"]).failure(1, &["tokens", "64"]);
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"]).failure(1, &["has ", "4 or more"]);
+    fs::write(path, "few words, and not more").unwrap();
+    run(&["perplexity", path, "--model", &model, "--ctx", "64"])
+        .failure(1, &["one window of 64", "a smaller window with --ctx"]);
     run(&["perplexity", "--token-ids", path, "--model", &model]).failure(1, &[path, "JSON"]);
     run(&["perplexity", "/absent", "--model", &model]).failure(1, &["/absent"]);
     fs::write(path, format!("[{}]", ["999"; 64].join(","))).unwrap();
@@ -326,6 +397,12 @@ fn bench_prints_a_row_for_each_combination() {
 /// What is measured with little effort.
 const QUICK: [&str; 6] = ["--bounds-ms", "1", "--bounds-mib", "2,8", "--repeat", "2"];
 
+/// What it printed; it may say on standard error that samples differ.
+fn measured(outcome: Outcome) -> String {
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    outcome.stdout
+}
+
 /// A row of each kind.
 fn short_rows(model: &str) -> [&str; 6] {
     ["--model", model, "--prefill", "32", "--decode", "8"]
@@ -349,8 +426,9 @@ fn bench_measures_bounds_and_then_knows_shares() {
         assert!(row.get("multiply_adds_share").is_none(), "{row}");
     }
 
-    let bounds =
-        lines(&bench(&[&["--bounds"], &QUICK[..], &["--threads", "1,2"]].concat()).success());
+    let bounds = lines(&measured(bench(
+        &[&["--bounds"], &QUICK[..], &["--threads", "1,2"]].concat(),
+    )));
     let pages = kernels::bounds::Pages::ALL.len();
     let of = |name: &str| {
         bounds
@@ -415,11 +493,88 @@ fn bench_measures_bounds_and_then_knows_shares() {
 }
 
 #[test]
+fn bounds_that_are_too_low_are_told_and_better_ones_stay() {
+    let cache = tempfile::tempdir().unwrap();
+    let bench = |args: &[&str]| -> Outcome {
+        let mut command = plainchant(&[&["bench", "--threads", "1"], args].concat());
+        let command = command.env("PLAINCHANT_CACHE", cache.path());
+        command.output().unwrap().into()
+    };
+    let file = cache.path().join("bounds.json");
+    // All samples of what is kept, times a factor.
+    let scale = |factor: f64| {
+        let mut kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        for bound in kept["machines"][0]["bounds"].as_array_mut().unwrap() {
+            let samples: Vec<f64> = list(&bound["samples"]);
+            bound["samples"] = samples.iter().map(|s| s * factor).collect();
+        }
+        fs::write(&file, kept.to_string()).unwrap();
+        kept
+    };
+    let bounds = [&["--bounds"], &QUICK[..]].concat();
+    measured(bench(&bounds));
+    scale(1e-6);
+    let model = tiny("llama-untied");
+    let table = bench(&short_rows(&model)).success();
+    assert!(table.contains(" %!\n"), "{table}");
+    assert!(
+        table
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("! more than can be"),
+        "{table}"
+    );
+
+    let better = scale(1e12);
+    let outcome = bench(&bounds);
+    assert!(
+        outcome.stderr.contains("measured better before"),
+        "{outcome:?}"
+    );
+    let kept: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    // To so many digits that reading and writing them doesn't change them.
+    let rates = |kept: &Value| -> Vec<String> {
+        let all = kept["machines"][0]["bounds"].as_array().unwrap();
+        let rates = all.iter().filter(|b| b["bound"] != "barrier_nanoseconds");
+        let samples = rates.flat_map(|b| list::<f64>(&b["samples"]));
+        samples.map(|s| format!("{s:.6e}")).collect()
+    };
+    assert_eq!(rates(&kept), rates(&better));
+
+    let mut command = plainchant(&[&["bench", "--json", "--threads", "1"], &bounds[..]].concat());
+    command
+        .env("PLAINCHANT_CACHE", cache.path())
+        .env("PLAINCHANT_ISA", "scalar");
+    for row in lines(&measured(command.output().unwrap().into())) {
+        assert!(row["isa"].is_null() || row["isa"] == "scalar", "{row}");
+    }
+}
+
+#[test]
+fn bounds_that_could_not_be_kept_are_not_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = folder.path().join("file");
+    fs::write(&taken, "").unwrap();
+    let mut command = plainchant(&["bench", "--bounds"]);
+    let outcome: Outcome = command
+        .env("PLAINCHANT_CACHE", taken)
+        .output()
+        .unwrap()
+        .into();
+    outcome.failure(
+        1,
+        &["is a file and a folder is needed", "set PLAINCHANT_CACHE"],
+    );
+}
+
+#[test]
 fn bench_measures_the_bound_of_a_row_in_turn_with_it() {
     let model = tiny("gemma3");
     let args = [&short_rows(&model)[..], &["--threads", "2"]].concat();
+    let quick = ["--bounds-ms", "1", "--repeat", "2"];
     let rows =
-        lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &QUICK].concat()).success());
+        lines(&run(&[&["bench", "--json", "--bounds"], &args[..], &quick].concat()).success());
     assert_eq!(rows.len(), 2);
     for row in rows {
         let (bound, share) = match row["work"] == "decode" {
@@ -463,6 +618,16 @@ fn bench_measures_every_format_with_every_instruction_set() {
         }
     }
     assert_eq!(rows.len(), Format::ALL.len() * Isa::supported().len() * 2);
+
+    let mut command = plainchant(&[&args[..], &["--json"]].concat());
+    let outcome: Outcome = command
+        .env("PLAINCHANT_ISA", "scalar")
+        .output()
+        .unwrap()
+        .into();
+    let rows = lines(&outcome.success());
+    assert_eq!(rows.len(), Format::ALL.len() * 2);
+    assert!(rows.iter().all(|row| row["isa"] == "scalar"), "{rows:?}");
 }
 
 #[test]

@@ -26,7 +26,6 @@ fn usage_errors_end_with_2() {
         &["run", "hi", "--raw", "--system", "x"],
         &["run", "hi", "there"],
         &["pull"],
-        &["perplexity"],
         &["bench", "--batch", "65"],
         &["bench", "--kernels", "--kernel-size", "3x3"],
         &["bench", "--kernels", "--kernel-tokens", "0"],
@@ -39,6 +38,42 @@ fn usage_errors_end_with_2() {
         assert!(message.lines().count() > 1, "no advice in {message}");
     }
     assert_eq!(run(&[]).code, Some(2));
+}
+
+#[test]
+fn flags_that_would_do_nothing_are_refused() {
+    let model = tiny("qwen2");
+    let of_rows = [
+        &["--prefill", "8"][..],
+        &["--decode", "8"],
+        &["--depth", "8"],
+        &["--batch", "2"],
+        &["--kv", "f32"],
+        &["--prefill-chunk", "8"],
+        &["--profile"],
+    ];
+    let mut refused: Vec<(&str, Vec<&str>)> = Vec::new();
+    for flag in of_rows {
+        refused.push(("--kernels", flag.to_vec()));
+        refused.push(("--bounds", flag.to_vec()));
+    }
+    refused.push(("--kernels", vec!["--model", &model]));
+    refused.push(("--kernels", vec!["--bounds"]));
+    for (other, flag) in refused {
+        run(&[&["bench", other], &flag[..]].concat()).failure(2, &[other, flag[0]]);
+    }
+    for (other, flag) in [
+        ("--kernels", ["--kernel-size", "32x256"]),
+        ("--kernels", ["--kernel-tokens", "1"]),
+        ("--kernels", ["--kernel-formats", "q4_0"]),
+        ("--kernels", ["--kernel-isas", "scalar"]),
+        ("--bounds", ["--bounds-ms", "1"]),
+        ("--bounds", ["--bounds-mib", "1"]),
+    ] {
+        run(&["bench", flag[0], flag[1]]).failure(2, &[other, flag[0]]);
+    }
+    run(&["bench", "--bounds", "--bounds-mib", "1", "--model", &model])
+        .failure(2, &["--bounds-mib", "--model"]);
 }
 
 #[test]
@@ -94,7 +129,7 @@ fn texts_that_begin_with_a_dash_are_values() {
         let args = [&["hi", "--max-tokens", "1"][..], &extra].concat();
         run(&run_args(&model, &args)).success();
     }
-    run(&["run", "hi", "--stop", ""]).failure(2, &["--stop <TEXT>"]);
+    run(&["run", "hi", "--stop", ""]).failure(2, &["--stop <TEXT>", "it must not be empty"]);
 }
 
 #[test]
@@ -188,7 +223,8 @@ fn a_context_beyond_the_models_names_both_numbers() {
     let ctx = ["--ctx is 513: it must be from 1 to 512"];
     run(&run_args(&model, &["hi", "--ctx", "513"])).failure(2, &ctx);
     run(&["inspect", &model, "--ctx", "513"]).failure(2, &ctx);
-    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"]).failure(2, &ctx);
+    run(&["perplexity", file!(), "--model", &model, "--ctx", "513"])
+        .failure(2, &["--ctx is 513", "from 4 to 512"]);
     run(&[
         "bench",
         "--model",
@@ -225,7 +261,17 @@ fn a_prompt_longer_than_the_context_names_both_numbers() {
         .unwrap();
     assert!(tokens > 8, "{message}");
     let long = "word ".repeat(2000);
-    run_with(&run_args(&model, &[]), long.as_bytes()).failure(1, &["context holds 512"]);
+    // With the most that the model takes, or where that wouldn't do either, --ctx is no advice.
+    for args in [&[][..], &["--ctx", "8"]] {
+        let told = run_with(&run_args(&model, args), long.as_bytes()).failure(
+            1,
+            &[
+                "shorten the prompt",
+                "the 512 that the model was trained for",
+            ],
+        );
+        assert!(!told.contains("--ctx"), "{told}");
+    }
     run(&run_args(&model, &["--raw", "", "--ctx", "1"])).failure(2, &["no prompt"]);
     run(&run_args(&tiny("qwen2"), &["--raw", "a", "--ctx", "1"])).failure(1, &["has 1 token, "]);
 }
@@ -390,7 +436,17 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
     };
     for name in ["sse9", " ", "avx 2"] {
         let outcome: Outcome = with(name).into();
-        outcome.failure(1, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
+        outcome.failure(2, &["PLAINCHANT_ISA", "scalar, avx2, avx512, amx"]);
+    }
+    // Wherever it would be used.
+    for args in [
+        &["bench", "--kernels"][..],
+        &["bench", "--bounds"],
+        &["bench", "--model", &model],
+        &["perplexity", file!(), "--model", &model],
+    ] {
+        let outcome = plainchant(args).env("PLAINCHANT_ISA", "foo").output();
+        Outcome::from(outcome.unwrap()).failure(2, &["PLAINCHANT_ISA", "foo"]);
     }
     for name in ["", "Scalar", "SCALAR"] {
         let outcome: Outcome = with(name).into();
@@ -400,7 +456,7 @@ fn instruction_sets_that_cannot_be_had_are_errors() {
         let outcome: Outcome = with(isa.name()).into();
         match isa.is_supported() {
             true => drop(outcome.success()),
-            false => drop(outcome.failure(1, &[isa.name(), "supports only"])),
+            false => drop(outcome.failure(2, &[isa.name(), "supports only"])),
         }
     }
 }

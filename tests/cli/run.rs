@@ -297,6 +297,47 @@ fn a_null_character_is_part_of_the_prompt() {
     }
 }
 
+/// What comes of a command that may have so many KiB of address space.
+#[cfg(target_os = "linux")]
+fn within(kib: u32, command: &std::process::Command) -> Outcome {
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", &format!("ulimit -v {kib}; exec \"$@\""), "sh"]);
+    shell.arg(command.get_program()).args(command.get_args());
+    shell.stdin(Stdio::null()).output().unwrap().into()
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn kernels_too_large_for_memory_name_the_bytes_and_the_flags() {
+    let bench = |args: &str, parts: &[&str]| {
+        let args =
+            format!("bench --kernels --json --threads 1 --repeat 1 --kernel-isas scalar {args}");
+        let args: Vec<&str> = args.split(' ').collect();
+        let outcome = within(1_000_000, &plainchant(&args));
+        outcome.failure(1, &[&["cannot allocate", "bytes"], parts].concat());
+    };
+    bench(
+        "--kernel-formats f32 --kernel-size 65536x65536",
+        &["17179869184", "--kernel-size is 65536x65536"],
+    );
+    bench(
+        "--kernel-formats q4_0 --kernel-size 1x65536 --kernel-tokens 8192",
+        &["2147483648", "--kernel-tokens", "8192 tokens"],
+    );
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_lack_of_address_space_is_not_blamed_on_the_model() {
+    let command = plainchant(&run_args(
+        &tiny("llama-tied"),
+        &["hi", "--max-tokens", "1", "--threads", "1"],
+    ));
+    within(1_000_000, &command).success();
+    let told = within(200_000, &command).failure(1, &["address space", "ulimit -v"]);
+    assert!(!told.contains("model"), "{told}");
+}
+
 /// The command's process is interrupted after the first text. The tiny model may be done before the signal
 /// comes, so there are several tries.
 #[test]

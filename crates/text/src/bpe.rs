@@ -5,7 +5,7 @@ use std::{
     collections::{BinaryHeap, HashMap},
 };
 
-use crate::{TokenId, TokenizerError, byte_level};
+use crate::{TokenId, TokenizerError, byte_level, error::map_of};
 
 /// The merges of a vocabulary, by token ids.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Merges {
             let text = byte_level::character(byte).to_string();
             bytes[usize::from(byte)] = id_of(text.as_bytes()).filter(|&id| !is_control(id));
         }
-        let mut pairs = HashMap::with_capacity(merges.len());
+        let mut pairs = map_of("the merges", merges.len())?;
         for (index, merge) in merges.iter().enumerate() {
             let bad = |problem| TokenizerError::BadMerge {
                 index,

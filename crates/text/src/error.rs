@@ -1,5 +1,7 @@
 //! What can be wrong with a vocabulary.
 
+use std::{collections::HashMap, hash::Hash};
+
 use crate::TokenId;
 
 /// A tokenizer cannot be built from what the file says.
@@ -124,6 +126,14 @@ pub enum TokenizerError {
     /// A character outside the vocabulary could not be written in any way.
     #[error("the vocabulary has neither byte tokens nor tokenizer.ggml.unknown_token_id")]
     NoFallback,
+    /// There is no memory for a part of it.
+    #[error("cannot allocate {bytes} bytes for {what} of the vocabulary; free some memory")]
+    OutOfMemory {
+        /// What it is for.
+        what: &'static str,
+        /// Bytes asked for, about.
+        bytes: usize,
+    },
     /// The special tokens are too many or too long to search for.
     #[error("the {count} special tokens hold too much text to search for")]
     TooManySpecial {
@@ -139,5 +149,36 @@ impl TokenizerError {
             first,
             second,
         }
+    }
+}
+
+/// An empty map with room for `count` entries; `what` they are is named in the error.
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn map_of<K: Eq + Hash, V>(
+    what: &'static str,
+    count: usize,
+) -> Result<HashMap<K, V>, TokenizerError> {
+    let mut map = HashMap::new();
+    map.try_reserve(count)
+        .map_err(|_| TokenizerError::OutOfMemory {
+            what,
+            bytes: count.saturating_mul(size_of::<(K, V)>()),
+        })?;
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_too_large_are_errors_with_the_bytes() {
+        let error = map_of::<u64, u64>("tokens", usize::MAX / 64).map(|map| map.len());
+        let bytes = usize::MAX / 64 * 16;
+        let what = "tokens";
+        assert_eq!(error, Err(TokenizerError::OutOfMemory { what, bytes }));
+        assert!(map_of::<u64, u64>("tokens", 3).is_ok_and(|map| map.capacity() >= 3));
     }
 }

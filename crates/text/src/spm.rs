@@ -12,6 +12,7 @@ use aho_corasick::AhoCorasick;
 
 use crate::{
     TokenId, TokenizerError, TokenizerSpec,
+    error::map_of,
     spec::TokenType,
     special::{self, Piece},
 };
@@ -116,7 +117,7 @@ impl Pieces {
                 score: spec.scores[id],
             });
         }
-        let mut ids = HashMap::with_capacity(spec.tokens.len());
+        let mut ids = map_of("the pieces", spec.tokens.len())?;
         let mut user_defined = Vec::new();
         for (id, (token, kind)) in (0..).zip(spec.tokens.iter().zip(types)) {
             let piece = match kind {

@@ -8,6 +8,7 @@ use crate::{
     Detokenizer, DetokenizerOptions, TokenId, TokenizerError, TokenizerSpec,
     bpe::{Merges, Scratch},
     byte_level,
+    error::map_of,
     pretokenize::{self, PreTokenizer},
     spec::TokenType,
     special::{self, Automaton, Piece},
@@ -120,7 +121,7 @@ impl Tokenizer {
             _ => return Err(TokenizerError::UnknownModel { found: spec.model }),
         };
         let is_spm = matches!(algorithm, Algorithm::SentencePiece(_));
-        let (bytes, starts) = decoded(&spec, &types, is_spm);
+        let (bytes, starts) = decoded(&spec, &types, is_spm)?;
         let add_bos = match spec.add_bos {
             Some(true) if spec.bos.is_none() => {
                 return Err(TokenizerError::MissingKey {
@@ -373,7 +374,7 @@ fn byte_level_algorithm(
         found: name.to_owned(),
         known: pretokenize::NAMES.map(|(name, _)| name).join(", "),
     })?;
-    let mut by_text = HashMap::with_capacity(spec.tokens.len());
+    let mut by_text = map_of("the tokens", spec.tokens.len())?;
     for (id, (token, kind)) in (0..).zip(spec.tokens.iter().zip(types)) {
         if *kind == TokenType::Unused {
             continue;
@@ -403,9 +404,25 @@ fn byte_level_algorithm(
 }
 
 /// The bytes every token stands for, and where each begins.
-fn decoded(spec: &TokenizerSpec, types: &[TokenType], is_spm: bool) -> (Vec<u8>, Vec<usize>) {
-    let mut bytes = Vec::new();
-    let mut starts = Vec::with_capacity(spec.tokens.len() + 1);
+///
+/// # Errors
+/// There is no memory for them.
+fn decoded(
+    spec: &TokenizerSpec,
+    types: &[TokenType],
+    is_spm: bool,
+) -> Result<(Vec<u8>, Vec<usize>), TokenizerError> {
+    let total: usize = spec.tokens.iter().map(Vec::len).sum();
+    let count = spec.tokens.len() + 1;
+    let (mut bytes, mut starts) = (Vec::new(), Vec::new());
+    // No token stands for more bytes than it is written with.
+    let room = bytes
+        .try_reserve(total)
+        .and_then(|()| starts.try_reserve(count));
+    room.map_err(|_| TokenizerError::OutOfMemory {
+        what: "the bytes",
+        bytes: total.saturating_add(count * size_of::<usize>()),
+    })?;
     for (token, kind) in spec.tokens.iter().zip(types) {
         starts.push(bytes.len());
         match kind {
@@ -423,7 +440,7 @@ fn decoded(spec: &TokenizerSpec, types: &[TokenType], is_spm: bool) -> (Vec<u8>,
         }
     }
     starts.push(bytes.len());
-    (bytes, starts)
+    Ok((bytes, starts))
 }
 
 /// An automaton over the tokens whose type `wanted` holds for.

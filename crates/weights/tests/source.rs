@@ -65,6 +65,9 @@ fn child() {
     );
     if seen.iter().any(|p| p.stage == FetchStage::Waiting) {
         println!("WAITED");
+        if seen.iter().any(|p| p.stage != FetchStage::Waiting) {
+            println!("AND FETCHED");
+        }
     }
     match result {
         Ok(path) => {
@@ -593,7 +596,10 @@ fn two_processes_fetch_once() {
     let waited = both
         .iter()
         .filter(|o| String::from_utf8_lossy(&o.stdout).contains("WAITED"));
-    assert_eq!(waited.count(), 1);
+    let waited: Vec<_> = waited.collect();
+    assert_eq!(waited.len(), 1);
+    let said = String::from_utf8_lossy(&waited[0].stdout);
+    assert!(!said.contains("AND FETCHED"), "{said}");
     for output in &both {
         assert!(fs::read(outcome(output).unwrap()).unwrap() == bytes);
     }

@@ -29,7 +29,7 @@ use crate::{TokenId, Tokenizer};
 const NAME: &str = "chat template";
 
 /// Work a render may do: about one unit per instruction and per 64 bytes of data.
-const FUEL: u64 = 4_000_000;
+const FUEL: u64 = 1_000_000;
 
 /// Bytes a render may write.
 const OUTPUT_BYTES: usize = 16 << 20;
@@ -41,9 +41,9 @@ const DEPTH: usize = 128;
 const SOURCE_BYTES: usize = 128 << 10;
 
 /// Stack for compiling and rendering. The engine compiles recursively, by the nesting of expressions,
-/// and drops values recursively, which a template can nest as deep as its fuel lasts. Only the pages
-/// touched are ever backed by memory.
-const STACK_BYTES: usize = 1 << 30;
+/// and drops and prints values recursively, which a template can nest as deep as its fuel lasts: 268 bytes for each
+/// unit. Only the pages touched are ever backed by memory, but all of it takes address space.
+const STACK_BYTES: usize = 256 << 20;
 
 /// A chat template cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,9 +81,16 @@ pub enum TemplateError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// No thread to work in.
-    #[error("cannot start a thread for the chat template: {0}")]
-    Thread(String),
+    /// No thread to work in: a matter of the system, not of the template.
+    #[error(
+        "the system refuses a thread for chat templates, whose stack takes {mib} MiB of address space (a limit may be set: \
+         see `ulimit -v` and `ulimit -u`): {0}",
+        mib = STACK_BYTES >> 20
+    )]
+    NoThread(String),
+    /// The thread panicked.
+    #[error("the chat template broke the engine that renders it")]
+    Panicked,
 }
 
 /// Runs `work` with a stack that no template overflows.
@@ -95,10 +102,10 @@ fn with_deep_stack<T: Send>(
             .name("chat-template".into())
             .stack_size(STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|e| TemplateError::Thread(e.to_string()))?;
+            .map_err(|e| TemplateError::NoThread(e.to_string()))?;
         worker
             .join()
-            .unwrap_or_else(|_| Err(TemplateError::Thread("it panicked".into())))
+            .unwrap_or_else(|_| Err(TemplateError::Panicked))
     })
 }
 
@@ -340,7 +347,7 @@ fn explain(error: &minijinja::Error) -> TemplateError {
     let line = error.line();
     if error.kind() == ErrorKind::OutOfFuel {
         return TemplateError::Limit {
-            what: "4,000,000 units of work",
+            what: "1,000,000 units of work",
             line,
         };
     }

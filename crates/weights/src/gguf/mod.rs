@@ -272,7 +272,7 @@ fn open_bytes(path: &Path) -> Result<Bytes, GgufProblem> {
     if kind.len() == 0 {
         return Ok(Bytes::Memory(Vec::new()));
     }
-    Bytes::map(&file).map_err(io("map the file into memory"))
+    Bytes::map(&file, path).map_err(io("map the file into memory"))
 }
 
 /// Checks magic and version; the cursor stands behind them.

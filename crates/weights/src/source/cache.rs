@@ -10,13 +10,13 @@ use std::{
     env,
     ffi::OsString,
     fs::{self, File, TryLockError},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
     thread,
     time::Duration,
 };
 
-use super::{SourceError, error::io_error, hash, unfinished::Temporary};
+use super::{Reference, SourceError, error::io_error, hash, unfinished::Temporary};
 use crate::catalogue;
 
 /// The environment variable with the cache's folder.
@@ -193,9 +193,33 @@ impl Cache {
         Ok(freed)
     }
 
+    /// Makes the folder where there is none, and finds out whether files can be put there.
+    ///
+    /// # Errors
+    /// It can't be made or written to, with what to do.
+    pub fn check_writable(&self) -> Result<(), SourceError> {
+        self.create_folder()?;
+        let path = self.path_of(&format!(".probe.{}", std::process::id()));
+        let created = File::create(&path).and_then(|mut file| file.write_all(b"."));
+        let _ = fs::remove_file(&path);
+        created.map_err(io_error("write", path))
+    }
+
+    fn create_folder(&self) -> Result<(), SourceError> {
+        fs::create_dir_all(&self.folder).map_err(self.folder_error("create the folder"))
+    }
+
     /// The path of a file in the cache.
     pub(super) fn path_of(&self, file: &str) -> PathBuf {
         self.folder.join(file)
+    }
+
+    /// The cached file of that name, where it is no more than a name.
+    pub(super) fn find_file(&self, name: &Path) -> Option<PathBuf> {
+        let is_name = name.file_name() == Some(name.as_os_str());
+        is_name
+            .then(|| self.folder.join(name))
+            .filter(|path| path.is_file())
     }
 
     /// The newest cached version of a package.
@@ -243,7 +267,7 @@ impl Cache {
     }
 
     fn open_lock(&self, file: &str) -> Result<(PathBuf, File), SourceError> {
-        fs::create_dir_all(&self.folder).map_err(self.folder_error("create the folder"))?;
+        self.create_folder()?;
         let path = self.path_of(&format!(".{file}.lock"));
         let lock = File::options()
             .create(true)
@@ -369,7 +393,15 @@ fn reference_of(path: &Path) -> Option<String> {
     }
     let package = file.strip_prefix(PACKAGE_PREFIX)?.strip_suffix(".gguf")?;
     let (name, version) = package.rsplit_once('-')?;
-    Some(format!("pypi:{name}=={version}"))
+    let reference = format!("pypi:{name}=={version}");
+    // Only where it leads back to this file.
+    match Reference::parse(&reference) {
+        Ok(Reference::Package {
+            name,
+            version: Some(version),
+        }) if package_file(&name, &version) == file => Some(reference),
+        _ => None,
+    }
 }
 
 /// The file that notes the hash of a file with none in the catalogue, in the form of `sha256sum`.

@@ -62,6 +62,15 @@ pub enum SourceError {
         /// The file: that path, or one above it.
         file: PathBuf,
     },
+    /// A folder stands where a cached file should be.
+    #[error(
+        "{} is a folder, and the model's file should be there; remove it, or set PLAINCHANT_CACHE to another folder",
+        .path.display()
+    )]
+    FolderInPlace {
+        /// Where the file should be.
+        path: PathBuf,
+    },
     /// There is too little room for what is to be fetched; nothing was fetched.
     #[error(
         "{what}: there is too little room on the disk: fetching it needs {needed} bytes, and {free} are free \
@@ -137,8 +146,13 @@ pub enum SourceError {
         said: String,
     },
     /// pip succeeded but left no wheel, or several.
-    #[error("pip left {found} wheels for {requirement}, expected 1")]
+    #[error(
+        "`{command} download` left {} for {requirement}, expected one; is it pip? PLAINCHANT_PIP sets the command",
+        if *.found == 0 { "no wheel".to_owned() } else { format!("{found} wheels") }
+    )]
     NoWheel {
+        /// The command that runs pip.
+        command: String,
         /// What it was to download.
         requirement: String,
         /// The number of wheels.

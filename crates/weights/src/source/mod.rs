@@ -48,6 +48,7 @@ pub type FetchCallback<'a> = dyn FnMut(FetchProgress) -> ControlFlow<()> + 'a;
 
 /// The local file of a model reference (see [`Reference`]), fetched into the cache if it isn't there.
 ///
+/// The name of a file that isn't in the working folder but in the cache leads to that.
 /// A name of the catalogue leads to exactly the file whose SHA-256 the catalogue states. A package
 /// without a version leads to the newest version in the cache; where there is none, to the newest that
 /// the index offers.
@@ -61,9 +62,10 @@ pub fn resolve(
     progress: &mut FetchCallback<'_>,
 ) -> Result<PathBuf, SourceError> {
     match Reference::parse(reference)? {
-        Reference::Path(path) => match path.exists() {
-            true => Ok(path),
-            false => Err(SourceError::NoSuchFile { path }),
+        Reference::Path(path) => match (path.exists(), cache.find_file(&path)) {
+            (true, _) => Ok(path),
+            (false, Some(cached)) => Ok(cached),
+            (false, None) => Err(SourceError::NoSuchFile { path }),
         },
         Reference::Hub(_) => Err(SourceError::NotSupported {
             reference: reference.to_owned(),

@@ -118,6 +118,7 @@ impl Pip {
         match found.as_slice() {
             [wheel] => Ok(wheel.clone()),
             _ => Err(SourceError::NoWheel {
+                command: self.shown(),
                 requirement: wanted.requirement.to_owned(),
                 found: found.len(),
             }),

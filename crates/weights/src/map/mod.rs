@@ -1,39 +1,59 @@
 //! The bytes of a file: a read-only memory map, or a buffer in memory.
 //!
 //! **Known limit.** A map shows the file as it is at each access. If another process truncates the file
-//! while it is mapped, touching a page past the new end raises `SIGBUS` (Unix) or an in-page error
-//! (Windows) and ends the process; if another process overwrites it, the bytes read change. Model files
-//! must therefore be replaced by rename, never edited in place, while an engine has them open. Files in
-//! the project's own cache are only ever created by rename.
+//! while it is mapped, touching a page past the new end ends the process: on Unix with a message that names
+//! the file and exit status 1 (see [`fault`]), on Windows with an in-page error. If another process overwrites
+//! it, the bytes read change. Model files must therefore be replaced by rename, never edited in place, while
+//! an engine has them open. Files in the project's own cache are only ever created by rename.
 #![allow(unsafe_code)]
 
-use std::{fs::File, io, ops::Range};
+#[cfg(unix)]
+mod fault;
+
+use std::{fs::File, io, ops::Range, path::Path};
 
 use memmap2::Mmap;
 
 /// Read-only bytes.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    Mapped(Mmap),
+    Mapped(Mapped),
     Memory(Vec<u8>),
 }
 
+/// A map, watched as long as it is there.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    #[cfg(unix)]
+    _watch: fault::Watch,
+    map: Mmap,
+}
+
 impl Bytes {
-    /// Maps a whole file, which must not be empty.
+    /// Maps a whole file, which must not be empty; `path` names it where it can't be read any more.
     ///
     /// # Errors
     /// The operating system's refusal to map.
-    pub(crate) fn map(file: &File) -> io::Result<Self> {
+    pub(crate) fn map(file: &File, path: &Path) -> io::Result<Self> {
         // SAFETY: the map is read-only and private to this process's reads. Changes to the file from
         // outside are the known limit stated at the top of this module: all reads are bounds-checked
         // against the mapped length, so changed bytes can only be wrong values, not wrong accesses.
         let map = unsafe { Mmap::map(file)? };
-        Ok(Self::Mapped(map))
+        #[cfg(not(unix))]
+        let _ = path;
+        Ok(Self::Mapped(Mapped {
+            #[cfg(unix)]
+            _watch: fault::Watch::new(
+                map.as_ptr() as usize..map.as_ptr() as usize + map.len(),
+                path,
+            ),
+            map,
+        }))
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
-            Self::Mapped(map) => map,
+            Self::Mapped(mapped) => &mapped.map,
             Self::Memory(bytes) => bytes,
         }
     }
@@ -43,7 +63,7 @@ impl Bytes {
     /// whole page, and where the system has no such call.
     pub(crate) fn release(&self, range: Range<usize>) {
         #[cfg(unix)]
-        if let Self::Mapped(map) = self {
+        if let Self::Mapped(Mapped { map, .. }) = self {
             let page = page_size();
             let start = range.start.div_ceil(page) * page;
             let end = range.end.min(map.len()) / page * page;
