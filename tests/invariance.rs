@@ -72,6 +72,7 @@ fn answer(loaded: &Loaded, prompt: &[u32], len: usize, way: Way) -> (String, Vec
         context: 1024,
         sequences: 1 + way.company,
         prefill_chunk: way.chunk,
+        ..EngineOptions::default()
     };
     let (model, tokenizer) = (Arc::clone(&loaded.model), Arc::clone(&loaded.tokenizer));
     let mut engine =

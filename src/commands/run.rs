@@ -49,6 +49,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         context,
         sequences: 1,
         prefill_chunk: args.prefill_chunk.within(context),
+        ..EngineOptions::default()
     };
     let mut engine = Engine::new(model, Arc::clone(&tokenizer), isa, pool, options)?;
     let load = start.elapsed() - encode;
@@ -82,6 +83,7 @@ fn request(args: &RunArgs, encoded: Encoded) -> Request {
         ignore_end: args.limits.ignore_eos,
         log_probs: args.logprobs.map(|n| n as usize),
         logits_hash: args.logits_hash,
+        ..Request::default()
     }
 }
 
@@ -120,6 +122,7 @@ impl Answer {
                 self.add(&finished.text)?;
                 self.finished = Some(finished);
             }
+            Event::Started(_) | Event::Prompt(_) => {}
         }
         Ok(())
     }

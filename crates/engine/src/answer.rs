@@ -201,6 +201,12 @@ impl Answer {
                 .hasher
                 .as_ref()
                 .map(|hasher| hasher.finalize().to_hex().to_string()),
+            cached_tokens: 0,
+            queue_ms: 0.0,
+            prefill_ms: 0.0,
+            decode_ms: 0.0,
+            preemptions: 0,
+            error: None,
         })
     }
 
@@ -213,6 +219,12 @@ impl Answer {
             prompt_tokens: request.prompt.len(),
             generated_tokens: 0,
             logits_hash: None,
+            cached_tokens: 0,
+            queue_ms: 0.0,
+            prefill_ms: 0.0,
+            decode_ms: 0.0,
+            preemptions: 0,
+            error: None,
         })
     }
 }

@@ -15,13 +15,26 @@ use crate::error::EngineError;
 use crate::request::{Event, FinishReason, Request, RequestId};
 
 use crate::sampling::Sampler;
+use crate::stats::EngineStats;
 
 /// Sequences in one step at most.
 pub const SEQUENCES_MAX: usize = model::SPANS_MAX;
 /// Prompt tokens in one step at most; the buffers of a step grow with it.
 pub const PREFILL_CHUNK_MAX: usize = 8192;
-/// Requests waiting at most.
-pub const QUEUE_MAX: usize = 1024;
+/// Requests that may be let wait at most.
+pub const QUEUE_MAX: usize = 65_536;
+
+/// How a request makes room for others when memory runs out. It changes times, never tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Preemption {
+    /// Whatever takes less time, as measured.
+    #[default]
+    Auto,
+    /// Its pages are moved elsewhere and back.
+    Swap,
+    /// Its pages are forgotten and computed again.
+    Recompute,
+}
 
 /// How an engine is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +45,31 @@ pub struct EngineOptions {
     pub context: usize,
     /// Requests that run at the same time.
     pub sequences: usize,
-    /// Prompt tokens run in one step.
+    /// Prompt tokens run in one step at most, beside one token for each answer.
     pub prefill_chunk: usize,
+    /// Bytes for keys and values of all sequences; room for `sequences` whole contexts where there is none.
+    pub state_bytes: Option<u64>,
+    /// Requests that may wait.
+    pub queue: usize,
+    /// How a request makes room for others.
+    pub preemption: Preemption,
+    /// Bytes for pages that were moved elsewhere, beside `state_bytes`; 0 moves none.
+    pub swap_bytes: u64,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            kv_type: KvType::F16,
+            context: 4096,
+            sequences: 1,
+            prefill_chunk: 512,
+            state_bytes: None,
+            queue: 1024,
+            preemption: Preemption::Auto,
+            swap_bytes: 0,
+        }
+    }
 }
 
 /// A request that has not begun.
@@ -75,6 +111,7 @@ impl Engine {
         let trained = model.architecture.context;
         check("context", options.context, trained)?;
         check("sequences", options.sequences, SEQUENCES_MAX)?;
+        check("queue", options.queue, QUEUE_MAX)?;
         check("prefill_chunk", options.prefill_chunk, PREFILL_CHUNK_MAX)?;
         let prefill_chunk = options.prefill_chunk.min(options.context);
         let options = EngineOptions {
@@ -148,8 +185,12 @@ impl Engine {
         }
         request.sampling.validate(vocabulary)?;
         let stops = StopStrings::new(&request.stop)?;
-        if self.waiting.len() >= QUEUE_MAX {
-            return Err(EngineError::QueueFull(self.waiting.len()));
+        if self.waiting.len() >= self.options.queue {
+            return Err(EngineError::QueueFull {
+                waiting: self.waiting.len(),
+                limit: self.options.queue,
+                retry_after_s: 1,
+            });
         }
         // All at once, so that no step has to make room for a token.
         let answer = request.answer_max(context);
@@ -179,6 +220,16 @@ impl Engine {
                 Ok(Some(event))
             }
             None => Ok(None),
+        }
+    }
+
+    /// What it did and holds.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        EngineStats {
+            waiting: self.waiting.len(),
+            running: self.answers.len(),
+            ..EngineStats::default()
         }
     }
 

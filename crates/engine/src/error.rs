@@ -44,8 +44,29 @@ pub enum EngineError {
         range: String,
     },
     /// The queue is full.
-    #[error("{0} requests are waiting already; try again later")]
-    QueueFull(usize),
+    #[error("{waiting} requests are waiting, and {limit} may; try again in {retry_after_s} s")]
+    QueueFull {
+        /// Requests waiting.
+        waiting: usize,
+        /// Requests that may wait.
+        limit: usize,
+        /// When there is likely room again, in seconds.
+        retry_after_s: u64,
+    },
+    /// Prompt and answer don't fit the memory for sequences, even alone.
+    #[error(
+        "{} of prompt and answer need {needed_bytes} bytes, and there are {state_bytes} bytes for all \
+         sequences: shorten the prompt, ask for a shorter answer, or give more memory",
+        in_tokens(*.positions)
+    )]
+    NeverFits {
+        /// Tokens of the prompt and at most of the answer.
+        positions: usize,
+        /// Bytes that they need.
+        needed_bytes: u64,
+        /// Bytes there are.
+        state_bytes: u64,
+    },
     /// Memory for a request's tokens can't be had.
     #[error(
         "cannot allocate {bytes} bytes for the tokens of a request; ask for a shorter answer or context"

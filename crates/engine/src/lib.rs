@@ -10,7 +10,13 @@ pub mod perplexity;
 pub mod random;
 mod request;
 pub mod sampling;
+mod stats;
 
-pub use engine::{Engine, EngineOptions, PREFILL_CHUNK_MAX, QUEUE_MAX, SEQUENCES_MAX};
+pub use engine::{Engine, EngineOptions, PREFILL_CHUNK_MAX, Preemption, QUEUE_MAX, SEQUENCES_MAX};
 pub use error::EngineError;
-pub use request::{Event, FinishReason, Finished, Request, RequestId, TokenEvent, TokenLogProbs};
+pub use random::derive_seed;
+pub use request::{
+    Event, FinishReason, Finished, PromptEvent, Request, RequestId, Started, TenantId, TokenEvent,
+    TokenLogProbs,
+};
+pub use stats::EngineStats;

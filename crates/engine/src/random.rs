@@ -31,6 +31,20 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 pub enum Stream {
     /// The choice of a token.
     Token = 0,
+    /// The seeds of the further answers to one prompt.
+    Seed = 1,
+}
+
+/// The seed of the answer number `index` of several to one prompt: `seed` itself for the first, so that it
+/// is the answer of a request for one; a draw from its stream of seeds for the others.
+#[must_use]
+pub fn derive_seed(seed: u64, index: u32) -> u64 {
+    if index == 0 {
+        return seed;
+    }
+    let counter = [index, 0, Stream::Seed as u32, 0];
+    let words = philox(counter, [seed as u32, (seed >> 32) as u32]);
+    u64::from(words[0]) << 32 | u64::from(words[1])
 }
 
 /// A number in (0, 1) with 52 bits for `token` at `position`.
@@ -81,6 +95,20 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn derived_seeds_begin_with_the_seed_and_differ() {
+        let mut seeds: Vec<u64> = [7, 8, 7 << 32]
+            .iter()
+            .flat_map(|&seed| (0..100).map(move |index| derive_seed(seed, index)))
+            .collect();
+        assert_eq!((seeds[0], seeds[100], seeds[200]), (7, 8, 7 << 32));
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 300);
+        // They are part of what a request means: they may never change.
+        assert_eq!(derive_seed(42, 1), 0x20ff_9139_fdd2_1d94);
     }
 
     #[test]

@@ -6,8 +6,12 @@ use crate::sampling::{Sampling, TokenLogProb};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
+/// On whose behalf a request runs: tenants share the engine fairly and never each other's prefixes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TenantId(pub u64);
+
 /// A prompt and how to go on from it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// Token ids of the prompt; at least one.
     pub prompt: Vec<u32>,
@@ -21,8 +25,36 @@ pub struct Request {
     pub ignore_end: bool,
     /// The log-probability of each chosen token, and of so many of the most probable ones.
     pub log_probs: Option<usize>,
-    /// A hash over all logits of all positions.
+    /// A hash over all logits of all positions; every position is computed, whatever is cached.
     pub logits_hash: bool,
+    /// On whose behalf.
+    pub tenant: TenantId,
+    /// Requests of a higher priority begin first.
+    pub priority: i32,
+    /// The log-probability of each token of the prompt, and of so many of the most probable ones; every
+    /// position is computed, whatever is cached.
+    pub prompt_log_probs: Option<usize>,
+    /// Whether what was computed for the same beginning of a prompt may be used, and this prompt's kept.
+    pub cache_prompt: bool,
+}
+
+impl Default for Request {
+    /// The best tokens after an empty prompt (which is refused: give one).
+    fn default() -> Self {
+        Self {
+            prompt: Vec::new(),
+            sampling: Sampling::default(),
+            max_tokens: None,
+            stop: Vec::new(),
+            ignore_end: false,
+            log_probs: None,
+            logits_hash: false,
+            tenant: TenantId::default(),
+            priority: 0,
+            prompt_log_probs: None,
+            cache_prompt: true,
+        }
+    }
 }
 
 impl Request {
@@ -36,10 +68,48 @@ impl Request {
 /// Something that happened to a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// The request runs for the first time.
+    Started(Started),
+    /// The prompt was read; asked for by [`Request::prompt_log_probs`].
+    Prompt(PromptEvent),
     /// A token was generated.
     Token(TokenEvent),
     /// The request ended; nothing more comes of it.
     Finished(Finished),
+}
+
+impl Event {
+    /// The request it happened to.
+    #[must_use]
+    pub fn request(&self) -> RequestId {
+        match self {
+            Self::Started(event) => event.request,
+            Self::Prompt(event) => event.request,
+            Self::Token(event) => event.request,
+            Self::Finished(event) => event.request,
+        }
+    }
+}
+
+/// A request runs for the first time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started {
+    /// The request.
+    pub request: RequestId,
+    /// Tokens of the prompt that were computed before, for another request.
+    pub cached_tokens: usize,
+    /// Time since it was submitted.
+    pub queue_ms: f64,
+}
+
+/// What the model made of a prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PromptEvent {
+    /// The request.
+    pub request: RequestId,
+    /// For each token of the prompt its log-probability, as the chosen one, and the most probable tokens in
+    /// its place. None for the first, which nothing comes before.
+    pub log_probs: Vec<Option<TokenLogProbs>>,
 }
 
 /// A generated token.
@@ -79,6 +149,18 @@ pub struct Finished {
     pub generated_tokens: usize,
     /// Asked for by [`Request::logits_hash`]: BLAKE3 in hexadecimal.
     pub logits_hash: Option<String>,
+    /// Tokens of the prompt that were computed before, for another request.
+    pub cached_tokens: usize,
+    /// Time from its submission to its first step.
+    pub queue_ms: f64,
+    /// Time from its first step to its first token.
+    pub prefill_ms: f64,
+    /// Time from its first token to its end.
+    pub decode_ms: f64,
+    /// Times it had to make room for others and went on later.
+    pub preemptions: u32,
+    /// With [`FinishReason::Failed`]: what went wrong.
+    pub error: Option<String>,
 }
 
 /// Why a request ended.

@@ -27,6 +27,7 @@ fn engine(context: usize, sequences: usize) -> Engine {
         context,
         sequences,
         prefill_chunk: 8,
+        ..EngineOptions::default()
     };
     Engine::new(model, tokenizer, Isa::best(), pool, options).unwrap()
 }
