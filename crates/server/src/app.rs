@@ -54,7 +54,10 @@ pub(crate) fn router(app: &Shared) -> Result<Router, ServeError> {
         .merge(guarded)
         .fallback(unknown_path)
         .method_not_allowed_fallback(unknown_method)
-        .layer(middleware::from_fn_with_state(Arc::clone(app), record::keep));
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(app),
+            record::keep,
+        ));
     if let Some(cors) = cors(&app.options.cors_origins)? {
         router = router.layer(cors);
     }
@@ -89,5 +92,10 @@ async fn unknown_path(uri: axum::http::Uri) -> ApiError {
 
 async fn unknown_method(method: Method, uri: axum::http::Uri) -> ApiError {
     let message = format!("{} does not take {method}", uri.path());
-    ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).closing()
+    ApiError::refused(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        message,
+    )
+    .closing()
 }

@@ -195,7 +195,8 @@ pub(crate) async fn check(State(app): State<Shared>, mut request: Request, next:
 mod tests {
     use super::*;
 
-    const KEYS: &str = "# ours\nann 0123456789abcdef\n\nbob fedcba9876543210\nann aaaaaaaaaaaaaaaa\n";
+    const KEYS: &str =
+        "# ours\nann 0123456789abcdef\n\nbob fedcba9876543210\nann aaaaaaaaaaaaaaaa\n";
 
     fn caller(value: Option<&str>) -> Result<Caller, ApiError> {
         let mut headers = HeaderMap::new();

@@ -93,7 +93,11 @@ fn explain(path: &str, error: &serde_json::Error) -> ApiError {
     if error.classify() != Category::Data {
         let refused = ApiError::invalid(format!("the body is not valid JSON: {error}"));
         let refused = refused.with_code("invalid_json");
-        return if path == "." { refused } else { refused.with_param(path) };
+        return if path == "." {
+            refused
+        } else {
+            refused.with_param(path)
+        };
     }
     let message = error.to_string();
     // The place in the text says less than the path.

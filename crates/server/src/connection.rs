@@ -112,7 +112,12 @@ async fn serve(stream: TcpStream, router: Router, app: &Shared) {
         let router = router.clone();
         async move {
             let mut may_be_smuggled = request.headers().contains_key(header::TRANSFER_ENCODING);
-            may_be_smuggled |= request.headers().get_all(header::CONTENT_LENGTH).iter().count() > 1;
+            may_be_smuggled |= request
+                .headers()
+                .get_all(header::CONTENT_LENGTH)
+                .iter()
+                .count()
+                > 1;
             let answer = router.oneshot(request.map(Body::new)).await;
             answer.map(|mut response| {
                 if may_be_smuggled {

@@ -10,23 +10,23 @@ use utoipa::ToSchema;
 
 /// The body of every answer that reports an error.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ErrorBody {
+pub(crate) struct ErrorBody {
     /// The error.
-    pub error: ErrorObject,
+    pub(crate) error: ErrorObject,
 }
 
 /// What went wrong.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ErrorObject {
+pub(crate) struct ErrorObject {
     /// For people.
-    pub message: String,
+    pub(crate) message: String,
     /// The kind of error.
     #[serde(rename = "type")]
-    pub kind: &'static str,
+    pub(crate) kind: &'static str,
     /// The field of the request that is wrong, as `messages[0].content`.
-    pub param: Option<String>,
+    pub(crate) param: Option<String>,
     /// For programs.
-    pub code: Option<&'static str>,
+    pub(crate) code: Option<&'static str>,
 }
 
 /// An answer that reports an error.
@@ -83,11 +83,7 @@ impl ApiError {
     }
 
     /// 429: later it may work.
-    pub(crate) fn busy(
-        code: &'static str,
-        message: impl Into<String>,
-        retry_after_s: u64,
-    ) -> Self {
+    pub(crate) fn busy(code: &'static str, message: impl Into<String>, retry_after_s: u64) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
             .with_code(code)
             .retry_after(retry_after_s)

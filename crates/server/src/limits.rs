@@ -65,10 +65,13 @@ impl RateLimit {
             return Ok(());
         }
         let wait_s = ((1.0 - bucket.tokens) / per_second).ceil() as u64;
-        let message = format!(
-            "more than {per_minute} requests a minute: try again in {wait_s} seconds"
-        );
-        Err(ApiError::busy("rate_limit_exceeded", message, wait_s.max(1)))
+        let message =
+            format!("more than {per_minute} requests a minute: try again in {wait_s} seconds");
+        Err(ApiError::busy(
+            "rate_limit_exceeded",
+            message,
+            wait_s.max(1),
+        ))
     }
 }
 

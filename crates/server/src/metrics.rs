@@ -120,18 +120,54 @@ impl EngineFigures {
         let s = &self.0;
         let count = |n: usize| n as u64;
         [
-            ("requests_waiting", "Requests in the queue", count(s.waiting)),
+            (
+                "requests_waiting",
+                "Requests in the queue",
+                count(s.waiting),
+            ),
             ("requests_running", "Requests that run", count(s.running)),
-            ("requests_prefilling", "Requests whose prompt runs", count(s.prefilling)),
-            ("requests_decoding", "Requests that generate", count(s.decoding)),
-            ("requests_preempted", "Requests that wait to go on", count(s.preempted)),
-            ("pages_total", "Pages of keys and values", count(s.pages_total)),
+            (
+                "requests_prefilling",
+                "Requests whose prompt runs",
+                count(s.prefilling),
+            ),
+            (
+                "requests_decoding",
+                "Requests that generate",
+                count(s.decoding),
+            ),
+            (
+                "requests_preempted",
+                "Requests that wait to go on",
+                count(s.preempted),
+            ),
+            (
+                "pages_total",
+                "Pages of keys and values",
+                count(s.pages_total),
+            ),
             ("pages_free", "Pages that hold nothing", count(s.pages_free)),
-            ("pages_held", "Pages of requests that run", count(s.pages_held)),
-            ("pages_cached", "Pages kept for later prompts", count(s.pages_cached)),
-            ("pages_swapped", "Pages of preempted requests", count(s.pages_swapped)),
+            (
+                "pages_held",
+                "Pages of requests that run",
+                count(s.pages_held),
+            ),
+            (
+                "pages_cached",
+                "Pages kept for later prompts",
+                count(s.pages_cached),
+            ),
+            (
+                "pages_swapped",
+                "Pages of preempted requests",
+                count(s.pages_swapped),
+            ),
             ("state_bytes", "Memory for keys and values", s.state_bytes),
-            ("last_step_tokens", "Tokens in the last step", count(s.last_step_tokens)),
+            (
+                "last_step_tokens",
+                "Tokens in the last step",
+                count(s.last_step_tokens),
+            ),
         ]
     }
 
@@ -139,16 +175,48 @@ impl EngineFigures {
     fn counters(&self) -> [(&'static str, &'static str, u64); 13] {
         let s = &self.0;
         [
-            ("requests_submitted", "Requests that the engine took", s.submitted),
-            ("requests_rejected", "Requests that the engine refused", s.rejected),
-            ("requests_stopped", "Requests that ended by themselves or at a stop text", s.stopped),
-            ("requests_reached_length", "Requests that ended at a limit", s.reached_length),
-            ("requests_cancelled", "Requests that were cancelled", s.cancelled),
+            (
+                "requests_submitted",
+                "Requests that the engine took",
+                s.submitted,
+            ),
+            (
+                "requests_rejected",
+                "Requests that the engine refused",
+                s.rejected,
+            ),
+            (
+                "requests_stopped",
+                "Requests that ended by themselves or at a stop text",
+                s.stopped,
+            ),
+            (
+                "requests_reached_length",
+                "Requests that ended at a limit",
+                s.reached_length,
+            ),
+            (
+                "requests_cancelled",
+                "Requests that were cancelled",
+                s.cancelled,
+            ),
             ("requests_failed", "Requests that failed", s.failed),
             ("prompt_tokens", "Tokens of prompts", s.prompt_tokens),
-            ("prefix_hit_tokens", "Tokens of prompts found in the cache", s.prefix_hit_tokens),
-            ("computed_tokens", "Tokens of prompts that were computed", s.computed_tokens),
-            ("generated_tokens", "Tokens that were generated", s.generated_tokens),
+            (
+                "prefix_hit_tokens",
+                "Tokens of prompts found in the cache",
+                s.prefix_hit_tokens,
+            ),
+            (
+                "computed_tokens",
+                "Tokens of prompts that were computed",
+                s.computed_tokens,
+            ),
+            (
+                "generated_tokens",
+                "Tokens that were generated",
+                s.generated_tokens,
+            ),
             ("swaps", "Preemptions by swapping", s.swaps),
             ("recomputes", "Preemptions by recomputation", s.recomputes),
             ("steps", "Steps of the engine", s.steps),
@@ -164,15 +232,29 @@ impl Collector for EngineFigures {
         }
         for (name, help, value) in self.counters() {
             let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
         }
         let times = [
             ("busy_seconds", "Time in the model", self.0.busy_ms),
-            ("scheduling_seconds", "Time in steps outside the model", self.0.scheduling_ms),
+            (
+                "scheduling_seconds",
+                "Time in steps outside the model",
+                self.0.scheduling_ms,
+            ),
         ];
         for (name, help, ms) in times {
             let counter = ConstCounter::new(ms / 1000.0);
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
         }
         Ok(())
     }

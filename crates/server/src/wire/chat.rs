@@ -7,116 +7,117 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    LogitBias, Metadata, Never, Only, SamplingFields, Seed, ServiceTier, StreamOptions, Texts, Usage,
+    LogitBias, Metadata, Never, Only, SamplingFields, Seed, ServiceTier, StreamOptions, Texts,
+    Usage,
 };
 
 /// A conversation and how to go on from it.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ChatRequest {
+pub(crate) struct ChatRequest {
     /// The model, as `/v1/models` names it.
-    pub model: String,
+    pub(crate) model: String,
     /// The conversation; at least one message.
     #[schema(min_items = 1)]
-    pub messages: Vec<Message>,
+    pub(crate) messages: Vec<Message>,
     /// Answers to generate, 1 to 128.
     #[schema(minimum = 1, maximum = 128)]
-    pub n: Option<u32>,
+    pub(crate) n: Option<u32>,
     /// Tokens of each answer at most; as many as the context holds where none is given.
     #[schema(minimum = 1)]
-    pub max_completion_tokens: Option<u32>,
+    pub(crate) max_completion_tokens: Option<u32>,
     /// The older name of `max_completion_tokens`.
     #[schema(minimum = 1)]
-    pub max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
     /// Texts that end an answer, at most 16; none of them is part of it.
-    pub stop: Option<Texts>,
+    pub(crate) stop: Option<Texts>,
     /// Sends the answers as they come.
-    pub stream: Option<bool>,
+    pub(crate) stream: Option<bool>,
     /// What is sent besides.
-    pub stream_options: Option<StreamOptions>,
+    pub(crate) stream_options: Option<StreamOptions>,
     /// Whether to tell log-probabilities.
-    pub logprobs: Option<bool>,
+    pub(crate) logprobs: Option<bool>,
     /// The most probable tokens to tell at each position, 0 to 20; needs `logprobs`.
     #[schema(minimum = 0, maximum = 20)]
-    pub top_logprobs: Option<u32>,
+    pub(crate) top_logprobs: Option<u32>,
     /// Divides the logits, 0 to 100; 0 always takes the most probable token. 1 where none is given.
     #[schema(minimum = 0, maximum = 100)]
-    pub temperature: Option<f64>,
+    pub(crate) temperature: Option<f64>,
     /// Keeps the most probable tokens whose probabilities reach it.
     #[schema(exclusive_minimum = 0, maximum = 1)]
-    pub top_p: Option<f64>,
+    pub(crate) top_p: Option<f64>,
     /// Keeps so many of the most probable tokens; 0 keeps all.
-    pub top_k: Option<u32>,
+    pub(crate) top_k: Option<u32>,
     /// Drops tokens less probable than this times the most probable one.
     #[schema(minimum = 0, maximum = 1)]
-    pub min_p: Option<f64>,
+    pub(crate) min_p: Option<f64>,
     /// Divides positive and multiplies negative logits of tokens in prompt or answer.
     #[schema(minimum = 0.01, maximum = 100)]
-    pub repetition_penalty: Option<f64>,
+    pub(crate) repetition_penalty: Option<f64>,
     /// Subtracted from a token's logit for each time it is in the answer.
     #[schema(minimum = -100, maximum = 100)]
-    pub frequency_penalty: Option<f64>,
+    pub(crate) frequency_penalty: Option<f64>,
     /// Subtracted from a token's logit if it is in the answer.
     #[schema(minimum = -100, maximum = 100)]
-    pub presence_penalty: Option<f64>,
+    pub(crate) presence_penalty: Option<f64>,
     /// Added to the logits of single tokens, by token id.
-    pub logit_bias: Option<LogitBias>,
+    pub(crate) logit_bias: Option<LogitBias>,
     /// Seed of the draws; drawn where none is given, and told in the header `x-seed`.
-    pub seed: Option<Seed>,
+    pub(crate) seed: Option<Seed>,
     /// Goes on when the model ends its answer.
-    pub ignore_eos: Option<bool>,
+    pub(crate) ignore_eos: Option<bool>,
     /// Whether the prompt may be found in the cache, and kept there. True where none is given.
-    pub cache_prompt: Option<bool>,
+    pub(crate) cache_prompt: Option<bool>,
     /// Tells the token ids of the prompt and of each answer.
-    pub return_token_ids: Option<bool>,
+    pub(crate) return_token_ids: Option<bool>,
     /// Tells a hash over all logits of each answer.
-    pub logits_hash: Option<bool>,
+    pub(crate) logits_hash: Option<bool>,
     /// Goes to the log.
-    pub user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Goes to the log.
-    pub safety_identifier: Option<String>,
+    pub(crate) safety_identifier: Option<String>,
     /// Goes to the log; at most 16 pairs.
-    pub metadata: Option<Metadata>,
+    pub(crate) metadata: Option<Metadata>,
     /// Answers are never kept.
     #[schema(inline)]
-    pub store: Option<Only<false>>,
+    pub(crate) store: Option<Only<false>>,
     /// There is one tier.
-    pub service_tier: Option<ServiceTier>,
+    pub(crate) service_tier: Option<ServiceTier>,
     /// Answers are text.
-    pub modalities: Option<Vec<Modality>>,
+    pub(crate) modalities: Option<Vec<Modality>>,
     /// Answers are free text.
-    pub response_format: Option<ResponseFormat>,
+    pub(crate) response_format: Option<ResponseFormat>,
     /// Tools are not supported.
     #[schema(value_type = Option<Vec<Object>>, max_items = 0)]
-    pub tools: Option<Vec<Never>>,
+    pub(crate) tools: Option<Vec<Never>>,
     /// Tools are not supported.
-    pub tool_choice: Option<ToolChoice>,
+    pub(crate) tool_choice: Option<ToolChoice>,
     /// Tools are not supported.
     #[schema(inline)]
-    pub parallel_tool_calls: Option<Only<true>>,
+    pub(crate) parallel_tool_calls: Option<Only<true>>,
     /// Not supported.
     #[schema(value_type = Option<Vec<Object>>, max_items = 0)]
-    pub functions: Option<Vec<Never>>,
+    pub(crate) functions: Option<Vec<Never>>,
     /// Not supported.
-    pub function_call: Option<ToolChoice>,
-    /// Not supported.
-    #[schema(inline)]
-    pub audio: Option<Never>,
+    pub(crate) function_call: Option<ToolChoice>,
     /// Not supported.
     #[schema(inline)]
-    pub prediction: Option<Never>,
+    pub(crate) audio: Option<Never>,
     /// Not supported.
     #[schema(inline)]
-    pub reasoning_effort: Option<Never>,
+    pub(crate) prediction: Option<Never>,
     /// Not supported.
     #[schema(inline)]
-    pub verbosity: Option<Never>,
+    pub(crate) reasoning_effort: Option<Never>,
     /// Not supported.
     #[schema(inline)]
-    pub web_search_options: Option<Never>,
+    pub(crate) verbosity: Option<Never>,
     /// Not supported.
     #[schema(inline)]
-    pub prompt_cache_key: Option<Never>,
+    pub(crate) web_search_options: Option<Never>,
+    /// Not supported.
+    #[schema(inline)]
+    pub(crate) prompt_cache_key: Option<Never>,
 }
 
 impl ChatRequest {
@@ -137,35 +138,35 @@ impl ChatRequest {
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Message {
+pub(crate) struct Message {
     /// Who says it.
-    pub role: Role,
+    pub(crate) role: Role,
     /// What is said.
-    pub content: Content,
+    pub(crate) content: Content,
     /// Names of speakers are not supported.
     #[schema(inline)]
-    pub name: Option<Never>,
+    pub(crate) name: Option<Never>,
     /// Part of answers; not supported.
     #[schema(inline)]
-    pub refusal: Option<Never>,
+    pub(crate) refusal: Option<Never>,
     /// Part of answers; not supported.
     #[schema(inline)]
-    pub audio: Option<Never>,
+    pub(crate) audio: Option<Never>,
     /// Part of answers; not supported.
     #[schema(inline)]
-    pub function_call: Option<Never>,
+    pub(crate) function_call: Option<Never>,
     /// Part of answers; tools are not supported.
     #[schema(value_type = Option<Vec<Object>>, max_items = 0)]
-    pub tool_calls: Option<Vec<Never>>,
+    pub(crate) tool_calls: Option<Vec<Never>>,
     /// Part of answers; not supported.
     #[schema(value_type = Option<Vec<Object>>, max_items = 0)]
-    pub annotations: Option<Vec<Never>>,
+    pub(crate) annotations: Option<Vec<Never>>,
 }
 
 /// Who says a message.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Role {
+pub(crate) enum Role {
     /// Instructions.
     System,
     /// The newer name of `system`.
@@ -190,7 +191,7 @@ impl Role {
 /// The text of a message, whole or in parts.
 #[derive(Debug, ToSchema)]
 #[serde(untagged)]
-pub enum Content {
+pub(crate) enum Content {
     /// Whole.
     Text(String),
     /// In parts, which follow each other without anything between.
@@ -236,19 +237,19 @@ impl<'de> Deserialize<'de> for Content {
 /// A part of a message.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Part {
+pub(crate) struct Part {
     /// Only text is supported.
     #[serde(rename = "type")]
     #[allow(dead_code)]
-    pub kind: PartKind,
+    pub(crate) kind: PartKind,
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 /// The kind of a part.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum PartKind {
+pub(crate) enum PartKind {
     /// Text.
     Text,
 }
@@ -256,7 +257,7 @@ pub enum PartKind {
 /// A kind of answer.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Modality {
+pub(crate) enum Modality {
     /// Text.
     Text,
 }
@@ -264,17 +265,17 @@ pub enum Modality {
 /// The form of an answer.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ResponseFormat {
+pub(crate) struct ResponseFormat {
     /// Only free text is supported.
     #[serde(rename = "type")]
     #[allow(dead_code)]
-    pub kind: Modality,
+    pub(crate) kind: Modality,
 }
 
 /// How tools are used: not at all.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ToolChoice {
+pub(crate) enum ToolChoice {
     /// Not.
     None,
     /// There are none.
@@ -283,135 +284,138 @@ pub enum ToolChoice {
 
 /// The answers to a conversation.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatCompletion {
+pub(crate) struct ChatCompletion {
     /// Names the answer.
-    pub id: String,
+    pub(crate) id: String,
     /// `chat.completion`.
-    pub object: &'static str,
+    pub(crate) object: &'static str,
     /// Seconds since 1970.
-    pub created: u64,
+    pub(crate) created: u64,
     /// The model.
-    pub model: String,
+    pub(crate) model: String,
     /// Names everything that the logits depend on.
-    pub system_fingerprint: String,
+    pub(crate) system_fingerprint: String,
     /// The answers.
-    pub choices: Vec<ChatChoice>,
+    pub(crate) choices: Vec<ChatChoice>,
     /// Tokens.
-    pub usage: Usage,
+    pub(crate) usage: Usage,
     /// Asked for by `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// An answer.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatChoice {
+pub(crate) struct ChatChoice {
     /// Which.
-    pub index: usize,
+    pub(crate) index: usize,
     /// What the model says.
-    pub message: ChatAnswer,
+    pub(crate) message: ChatAnswer,
     /// Asked for by `logprobs`.
-    pub logprobs: Option<ChatLogProbs>,
+    pub(crate) logprobs: Option<ChatLogProbs>,
     /// `stop` or `length`.
-    pub finish_reason: &'static str,
+    pub(crate) finish_reason: &'static str,
     /// Asked for by `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<u32>>,
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Asked for by `logits_hash`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub logits_hash: Option<String>,
+    pub(crate) logits_hash: Option<String>,
 }
 
 /// What the model says.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatAnswer {
+pub(crate) struct ChatAnswer {
     /// `assistant`.
-    pub role: &'static str,
+    pub(crate) role: &'static str,
     /// The text.
-    pub content: String,
+    pub(crate) content: String,
     /// Always null.
     #[schema(value_type = Option<String>)]
-    pub refusal: (),
+    pub(crate) refusal: (),
 }
 
 /// Log-probabilities of an answer.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct ChatLogProbs {
+pub(crate) struct ChatLogProbs {
     /// For each token.
-    pub content: Vec<ChatTokenLogProb>,
+    pub(crate) content: Vec<ChatTokenLogProb>,
     /// Always null.
     #[schema(value_type = Option<String>)]
-    pub refusal: (),
+    pub(crate) refusal: (),
 }
 
 /// The log-probability of a token, and the most probable ones in its place.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatTokenLogProb {
+pub(crate) struct ChatTokenLogProb {
     /// The token.
     #[serde(flatten)]
-    pub chosen: ChatTokenScore,
+    pub(crate) chosen: ChatTokenScore,
     /// The most probable ones, best first.
-    pub top_logprobs: Vec<ChatTokenScore>,
+    pub(crate) top_logprobs: Vec<ChatTokenScore>,
 }
 
 /// A token and its log-probability.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatTokenScore {
-    /// The token's text; escaped where it is not whole characters.
-    pub token: String,
+pub(crate) struct ChatTokenScore {
+    /// The token's text; `bytes:` and its bytes where they are not whole characters.
+    pub(crate) token: String,
     /// Natural logarithm.
-    pub logprob: f64,
+    pub(crate) logprob: f64,
     /// The token's bytes.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A part of the answers to a conversation.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatChunk {
+pub(crate) struct ChatChunk {
     /// Names the answer.
-    pub id: String,
+    pub(crate) id: String,
     /// `chat.completion.chunk`.
-    pub object: &'static str,
+    pub(crate) object: &'static str,
     /// Seconds since 1970.
-    pub created: u64,
+    pub(crate) created: u64,
     /// The model.
-    pub model: String,
+    pub(crate) model: String,
     /// Names everything that the logits depend on.
-    pub system_fingerprint: String,
+    pub(crate) system_fingerprint: String,
     /// What is new.
-    pub choices: Vec<ChatDelta>,
+    pub(crate) choices: Vec<ChatDelta>,
     /// Asked for by `include_usage`; null but in the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
-    pub usage: Option<Option<Usage>>,
+    pub(crate) usage: Option<Option<Usage>>,
+    /// Asked for by `return_token_ids`, in the first chunk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
 }
 
 /// What is new of an answer.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ChatDelta {
+pub(crate) struct ChatDelta {
     /// Which.
-    pub index: usize,
+    pub(crate) index: usize,
     /// The new part.
-    pub delta: ChatDeltaText,
+    pub(crate) delta: ChatDeltaText,
     /// Asked for by `logprobs`.
-    pub logprobs: Option<ChatLogProbs>,
+    pub(crate) logprobs: Option<ChatLogProbs>,
     /// `stop` or `length`, at the end.
-    pub finish_reason: Option<&'static str>,
+    pub(crate) finish_reason: Option<&'static str>,
     /// Asked for by `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<u32>>,
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Asked for by `logits_hash`, at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub logits_hash: Option<String>,
+    pub(crate) logits_hash: Option<String>,
 }
 
 /// A new part of the text.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct ChatDeltaText {
+pub(crate) struct ChatDeltaText {
     /// In the first part.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub role: Option<&'static str>,
+    pub(crate) role: Option<&'static str>,
     /// The text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
+    pub(crate) content: Option<String>,
 }

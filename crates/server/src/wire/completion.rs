@@ -12,71 +12,71 @@ use super::{LogitBias, Metadata, Never, SamplingFields, Seed, StreamOptions, Tex
 /// Prompts and how to go on from them.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CompletionRequest {
+pub(crate) struct CompletionRequest {
     /// The model, as `/v1/models` names it.
-    pub model: String,
+    pub(crate) model: String,
     /// A text, token ids, or several of either.
-    pub prompt: Prompts,
+    pub(crate) prompt: Prompts,
     /// Answers to generate for each prompt; 1 to 128 for all prompts together.
     #[schema(minimum = 1, maximum = 128)]
-    pub n: Option<u32>,
+    pub(crate) n: Option<u32>,
     /// Only the value of `n` is supported.
     #[schema(minimum = 1, maximum = 128)]
-    pub best_of: Option<u32>,
+    pub(crate) best_of: Option<u32>,
     /// Tokens of each answer at most; 16 where none is given. 0 with `echo` scores the prompt.
-    pub max_tokens: Option<u32>,
+    pub(crate) max_tokens: Option<u32>,
     /// Texts that end an answer, at most 16; none of them is part of it.
-    pub stop: Option<Texts>,
+    pub(crate) stop: Option<Texts>,
     /// Sends the answers as they come.
-    pub stream: Option<bool>,
+    pub(crate) stream: Option<bool>,
     /// What is sent besides.
-    pub stream_options: Option<StreamOptions>,
+    pub(crate) stream_options: Option<StreamOptions>,
     /// Tells log-probabilities, and so many of the most probable tokens at each position, 0 to 20.
     #[schema(minimum = 0, maximum = 20)]
-    pub logprobs: Option<u32>,
+    pub(crate) logprobs: Option<u32>,
     /// Begins each answer with its prompt.
-    pub echo: Option<bool>,
+    pub(crate) echo: Option<bool>,
     /// Divides the logits, 0 to 100; 0 always takes the most probable token. 1 where none is given.
     #[schema(minimum = 0, maximum = 100)]
-    pub temperature: Option<f64>,
+    pub(crate) temperature: Option<f64>,
     /// Keeps the most probable tokens whose probabilities reach it.
     #[schema(exclusive_minimum = 0, maximum = 1)]
-    pub top_p: Option<f64>,
+    pub(crate) top_p: Option<f64>,
     /// Keeps so many of the most probable tokens; 0 keeps all.
-    pub top_k: Option<u32>,
+    pub(crate) top_k: Option<u32>,
     /// Drops tokens less probable than this times the most probable one.
     #[schema(minimum = 0, maximum = 1)]
-    pub min_p: Option<f64>,
+    pub(crate) min_p: Option<f64>,
     /// Divides positive and multiplies negative logits of tokens in prompt or answer.
     #[schema(minimum = 0.01, maximum = 100)]
-    pub repetition_penalty: Option<f64>,
+    pub(crate) repetition_penalty: Option<f64>,
     /// Subtracted from a token's logit for each time it is in the answer.
     #[schema(minimum = -100, maximum = 100)]
-    pub frequency_penalty: Option<f64>,
+    pub(crate) frequency_penalty: Option<f64>,
     /// Subtracted from a token's logit if it is in the answer.
     #[schema(minimum = -100, maximum = 100)]
-    pub presence_penalty: Option<f64>,
+    pub(crate) presence_penalty: Option<f64>,
     /// Added to the logits of single tokens, by token id.
-    pub logit_bias: Option<LogitBias>,
+    pub(crate) logit_bias: Option<LogitBias>,
     /// Seed of the draws; drawn where none is given, and told in the header `x-seed`.
-    pub seed: Option<Seed>,
+    pub(crate) seed: Option<Seed>,
     /// Goes on when the model ends its answer.
-    pub ignore_eos: Option<bool>,
+    pub(crate) ignore_eos: Option<bool>,
     /// Whether the prompt may be found in the cache, and kept there. True where none is given.
-    pub cache_prompt: Option<bool>,
+    pub(crate) cache_prompt: Option<bool>,
     /// Whether tokens that mark the beginning are added to texts. True where none is given.
-    pub add_special_tokens: Option<bool>,
+    pub(crate) add_special_tokens: Option<bool>,
     /// Tells the token ids of the prompt and of each answer.
-    pub return_token_ids: Option<bool>,
+    pub(crate) return_token_ids: Option<bool>,
     /// Tells a hash over all logits of each answer.
-    pub logits_hash: Option<bool>,
+    pub(crate) logits_hash: Option<bool>,
     /// Goes to the log.
-    pub user: Option<String>,
+    pub(crate) user: Option<String>,
     /// Goes to the log; at most 16 pairs.
-    pub metadata: Option<Metadata>,
+    pub(crate) metadata: Option<Metadata>,
     /// Not supported.
     #[schema(inline)]
-    pub suffix: Option<Never>,
+    pub(crate) suffix: Option<Never>,
 }
 
 impl CompletionRequest {
@@ -96,7 +96,7 @@ impl CompletionRequest {
 
 /// A prompt.
 #[derive(Clone, Debug)]
-pub enum Prompt {
+pub(crate) enum Prompt {
     /// To be tokenized.
     Text(String),
     /// As the model reads it.
@@ -106,7 +106,7 @@ pub enum Prompt {
 /// One prompt or several.
 #[derive(Clone, Debug, ToSchema)]
 #[schema(value_type = PromptForms)]
-pub struct Prompts(pub Vec<Prompt>);
+pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 
 /// How [`Prompts`] look.
 #[derive(ToSchema)]
@@ -191,56 +191,56 @@ impl<'de> Deserialize<'de> for Item {
 
 /// The answers to prompts.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Completion {
+pub(crate) struct Completion {
     /// Names the answer.
-    pub id: String,
+    pub(crate) id: String,
     /// `text_completion`.
-    pub object: &'static str,
+    pub(crate) object: &'static str,
     /// Seconds since 1970.
-    pub created: u64,
+    pub(crate) created: u64,
     /// The model.
-    pub model: String,
+    pub(crate) model: String,
     /// Names everything that the logits depend on.
-    pub system_fingerprint: String,
+    pub(crate) system_fingerprint: String,
     /// The answers: `n` to the first prompt, then `n` to the next.
-    pub choices: Vec<CompletionChoice>,
+    pub(crate) choices: Vec<CompletionChoice>,
     /// Tokens. While answers are sent as they come: asked for by `include_usage`, null but in the last chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Usage>)]
-    pub usage: Option<Option<Usage>>,
+    pub(crate) usage: Option<Option<Usage>>,
 }
 
 /// An answer, or what is new of it.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct CompletionChoice {
+pub(crate) struct CompletionChoice {
     /// Which.
-    pub index: usize,
+    pub(crate) index: usize,
     /// The text.
-    pub text: String,
+    pub(crate) text: String,
     /// Asked for by `logprobs`.
-    pub logprobs: Option<CompletionLogProbs>,
+    pub(crate) logprobs: Option<CompletionLogProbs>,
     /// `stop` or `length`; null before the end.
-    pub finish_reason: Option<&'static str>,
+    pub(crate) finish_reason: Option<&'static str>,
     /// Asked for by `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_token_ids: Option<Vec<u32>>,
+    pub(crate) prompt_token_ids: Option<Vec<u32>>,
     /// Asked for by `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub token_ids: Option<Vec<u32>>,
+    pub(crate) token_ids: Option<Vec<u32>>,
     /// Asked for by `logits_hash`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub logits_hash: Option<String>,
+    pub(crate) logits_hash: Option<String>,
 }
 
 /// Log-probabilities of an answer, with those of the prompt first where it is echoed.
 #[derive(Debug, Default, Serialize, ToSchema)]
-pub struct CompletionLogProbs {
+pub(crate) struct CompletionLogProbs {
     /// The tokens' texts; `bytes:` and their bytes where they are not whole characters.
-    pub tokens: Vec<String>,
+    pub(crate) tokens: Vec<String>,
     /// Natural logarithms; null for the first token of a prompt.
-    pub token_logprobs: Vec<Option<f64>>,
+    pub(crate) token_logprobs: Vec<Option<f64>>,
     /// The most probable tokens at each position; null for the first token of a prompt.
-    pub top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
+    pub(crate) top_logprobs: Option<Vec<Option<BTreeMap<String, f64>>>>,
     /// Where each token begins in the text, in characters.
-    pub text_offset: Vec<usize>,
+    pub(crate) text_offset: Vec<usize>,
 }

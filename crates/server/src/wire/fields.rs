@@ -12,7 +12,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 /// The value of a field that is not supported: there is none but null.
 #[derive(Clone, Copy, Debug)]
-pub enum Never {}
+pub(crate) enum Never {}
 
 impl<'de> Deserialize<'de> for Never {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -33,7 +33,7 @@ impl ToSchema for Never {}
 
 /// A boolean that has one allowed value.
 #[derive(Clone, Copy, Debug)]
-pub struct Only<const VALUE: bool>;
+pub(crate) struct Only<const VALUE: bool>;
 
 impl<'de, const VALUE: bool> Deserialize<'de> for Only<VALUE> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -61,7 +61,7 @@ impl<const VALUE: bool> ToSchema for Only<VALUE> {
 
 /// The seed of the draws.
 #[derive(Clone, Copy, Debug)]
-pub struct Seed(pub u64);
+pub(crate) struct Seed(pub(crate) u64);
 
 impl<'de> Deserialize<'de> for Seed {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -94,7 +94,7 @@ impl ToSchema for Seed {}
 /// One text or several.
 #[derive(Clone, Debug, Default, ToSchema)]
 #[schema(value_type = OneOrMany)]
-pub struct Texts(pub Vec<String>);
+pub(crate) struct Texts(pub(crate) Vec<String>);
 
 /// How [`Texts`] look.
 #[derive(ToSchema)]
@@ -131,7 +131,7 @@ impl<'de> Deserialize<'de> for Texts {
 /// What is added to the logits of single tokens, by token id.
 #[derive(Clone, Debug, Default, ToSchema)]
 #[schema(value_type = BTreeMap<String, f64>)]
-pub struct LogitBias(pub Vec<(u32, f64)>);
+pub(crate) struct LogitBias(pub(crate) Vec<(u32, f64)>);
 
 impl<'de> Deserialize<'de> for LogitBias {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -159,18 +159,18 @@ impl<'de> Deserialize<'de> for LogitBias {
 /// What is sent of an answer as it comes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct StreamOptions {
+pub(crate) struct StreamOptions {
     /// A last chunk without choices tells the usage.
-    pub include_usage: Option<bool>,
+    pub(crate) include_usage: Option<bool>,
     /// Padding of chunks: there is none.
     #[schema(inline)]
-    pub include_obfuscation: Option<Only<false>>,
+    pub(crate) include_obfuscation: Option<Only<false>>,
 }
 
 /// Which tier serves the request: there is one.
 #[derive(Clone, Copy, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ServiceTier {
+pub(crate) enum ServiceTier {
     /// As the server is set up.
     Auto,
     /// The only one.
@@ -178,7 +178,7 @@ pub enum ServiceTier {
 }
 
 /// Pairs that go to the log.
-pub type Metadata = BTreeMap<String, String>;
+pub(crate) type Metadata = BTreeMap<String, String>;
 
 /// How tokens are chosen, as the fields of a request say.
 #[derive(Debug)]
@@ -202,12 +202,13 @@ impl SamplingFields<'_> {
             top_k: self.top_k.map_or(plain.top_k, |k| k as usize),
             top_p: self.top_p.unwrap_or(plain.top_p),
             min_p: self.min_p.unwrap_or(plain.min_p),
-            repetition_penalty: self
-                .repetition_penalty
-                .unwrap_or(plain.repetition_penalty),
+            repetition_penalty: self.repetition_penalty.unwrap_or(plain.repetition_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(plain.frequency_penalty),
             presence_penalty: self.presence_penalty.unwrap_or(plain.presence_penalty),
-            logit_bias: self.logit_bias.map(|bias| bias.0.clone()).unwrap_or_default(),
+            logit_bias: self
+                .logit_bias
+                .map(|bias| bias.0.clone())
+                .unwrap_or_default(),
             seed,
         }
     }
@@ -215,22 +216,22 @@ impl SamplingFields<'_> {
 
 /// Tokens of a request and its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Tokens of the prompt, or of all prompts.
-    pub prompt_tokens: usize,
+    pub(crate) prompt_tokens: usize,
     /// Tokens generated, of all choices.
-    pub completion_tokens: usize,
+    pub(crate) completion_tokens: usize,
     /// Both together.
-    pub total_tokens: usize,
+    pub(crate) total_tokens: usize,
     /// More of the prompt's tokens.
-    pub prompt_tokens_details: PromptTokensDetails,
+    pub(crate) prompt_tokens_details: PromptTokensDetails,
 }
 
 /// More of the prompt's tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct PromptTokensDetails {
+pub(crate) struct PromptTokensDetails {
     /// Tokens that were not computed, because an earlier request had left them in the cache.
-    pub cached_tokens: usize,
+    pub(crate) cached_tokens: usize,
 }
 
 impl Usage {

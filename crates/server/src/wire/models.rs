@@ -5,26 +5,26 @@ use utoipa::ToSchema;
 
 /// All models.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ModelList {
+pub(crate) struct ModelList {
     /// `list`.
-    pub object: &'static str,
+    pub(crate) object: &'static str,
     /// The models.
-    pub data: Vec<ModelCard>,
+    pub(crate) data: Vec<ModelCard>,
 }
 
 /// A model.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ModelCard {
+pub(crate) struct ModelCard {
     /// Its name in requests.
-    pub id: String,
+    pub(crate) id: String,
     /// `model`.
-    pub object: &'static str,
+    pub(crate) object: &'static str,
     /// Seconds since 1970.
-    pub created: u64,
+    pub(crate) created: u64,
     /// `plainchant`.
-    pub owned_by: &'static str,
+    pub(crate) owned_by: &'static str,
     /// Positions for prompt and answer together.
-    pub max_model_len: usize,
+    pub(crate) max_model_len: usize,
     /// Names everything that the logits depend on.
-    pub system_fingerprint: String,
+    pub(crate) system_fingerprint: String,
 }
