@@ -13,6 +13,10 @@ use kernels::formats::Format;
 use kernels::isa::Isa;
 use kernels::pages::KvType;
 
+mod serve;
+
+pub(crate) use serve::{LogArgs, LogFormat, ServeArgs};
+
 /// The context where none is asked for, in positions; less where the model was trained for less.
 pub(crate) const DEFAULT_CONTEXT: usize = 4096;
 
@@ -110,6 +114,8 @@ fn seed(text: &str) -> Result<u64, String> {
 pub(crate) enum Command {
     /// Answer a prompt; the answer goes to standard output as it is generated.
     Run(Box<RunArgs>),
+    /// Answer requests over HTTP, many at once, as the OpenAI API does.
+    Serve(Box<ServeArgs>),
     /// Fetch a model into the cache and print the path of its file.
     Pull(PullArgs),
     /// List the models known by name, and the files in the cache.

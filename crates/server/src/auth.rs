@@ -229,7 +229,8 @@ mod tests {
             Some("Basic 0123456789abcdef"),
             Some("0123456789abcdef"),
         ] {
-            assert_eq!(caller(wrong).unwrap_err().status(), 401, "{wrong:?}");
+            let answer = caller(wrong).unwrap_err().into_response();
+            assert_eq!(answer.status(), 401, "{wrong:?}");
         }
     }
 

@@ -127,11 +127,6 @@ impl ApiError {
         self
     }
 
-    /// The HTTP status.
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
-    }
-
     /// The body, as a stream that has begun reports it.
     pub(crate) fn into_body(self) -> ErrorBody {
         ErrorBody { error: self.error }

@@ -49,11 +49,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// When the request came.
-    pub(crate) fn start(&self) -> Instant {
-        self.start
-    }
-
     /// The first token of the request came at that time.
     pub(crate) fn first_token(&mut self, at: Instant) {
         if self.ttft_ms.is_none() {

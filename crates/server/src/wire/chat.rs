@@ -240,7 +240,6 @@ impl<'de> Deserialize<'de> for Content {
 pub(crate) struct Part {
     /// Only text is supported.
     #[serde(rename = "type")]
-    #[allow(dead_code)]
     pub(crate) kind: PartKind,
     /// The text.
     pub(crate) text: String,
@@ -268,7 +267,6 @@ pub(crate) enum Modality {
 pub(crate) struct ResponseFormat {
     /// Only free text is supported.
     #[serde(rename = "type")]
-    #[allow(dead_code)]
     pub(crate) kind: Modality,
 }
 

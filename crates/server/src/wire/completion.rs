@@ -111,7 +111,6 @@ pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
 /// How [`Prompts`] look.
 #[derive(ToSchema)]
 #[serde(untagged)]
-#[allow(dead_code)]
 enum PromptForms {
     Text(String),
     Texts(Vec<String>),

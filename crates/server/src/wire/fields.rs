@@ -99,7 +99,6 @@ pub(crate) struct Texts(pub(crate) Vec<String>);
 /// How [`Texts`] look.
 #[derive(ToSchema)]
 #[serde(untagged)]
-#[allow(dead_code)]
 enum OneOrMany {
     One(String),
     Many(Vec<String>),

@@ -4,6 +4,11 @@
 //! ignored. Fields of the OpenAI API that are not supported are here where a client may send them at the one value
 //! that changes nothing.
 
+#![allow(
+    dead_code,
+    reason = "fields that may have one value only are read for that check alone"
+)]
+
 pub(crate) mod chat;
 pub(crate) mod completion;
 mod fields;
