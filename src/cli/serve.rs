@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use engine::{QUEUE_MAX, SEQUENCES_MAX};
 
-use super::{ContextArg, KvArg, ModelArg, THREADS_MAX, whole};
+use super::shared::{ContextArg, KvArg, ModelArg, THREADS_MAX, whole};
 
 /// Flags of `serve`.
 #[derive(Debug, Args)]
