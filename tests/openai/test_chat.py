@@ -1,6 +1,5 @@
 """Conversations by the official client."""
 
-import httpx
 import openai
 import pytest
 from conftest import MODEL
@@ -110,9 +109,8 @@ def test_logprobs(client):
     assert streamed == content
 
 
-def test_logit_bias_and_penalties(client):
-    token = client.post("/../tokenize", body={"prompt": " blue", "add_special_tokens": False}, cast_to=httpx.Response)
-    [blue] = token.json()["tokens"]
+def test_logit_bias_and_penalties(client, server):
+    [blue] = server.tokens(" blue", add_special_tokens=False)
     answer = ask(client, logit_bias={str(blue): 1000}, max_tokens=4)
     assert answer.choices[0].message.content == " blue" * 4
     plain = ask(client).choices[0].message.content

@@ -1,6 +1,5 @@
 """Prompts without a conversation, by the official client."""
 
-import httpx
 import openai
 import pytest
 from conftest import MODEL
@@ -13,15 +12,11 @@ def ask(client, **more):
     return client.completions.create(model=MODEL, **more)
 
 
-def tokens(client, text):
-    return client.post("/../tokenize", body={"prompt": text}, cast_to=httpx.Response).json()["tokens"]
-
-
-def test_a_whole_answer(client):
+def test_a_whole_answer(client, server):
     answer = ask(client, temperature=0)
     assert answer.object == "text_completion" and answer.id.startswith("cmpl-")
     assert "Paris" in answer.choices[0].text
-    assert answer.usage.prompt_tokens == len(tokens(client, PROMPT))
+    assert answer.usage.prompt_tokens == len(server.tokens(PROMPT))
     assert ask(client, max_tokens=openai.omit, extra_body={"ignore_eos": True}).usage.completion_tokens == 16
 
 
@@ -34,8 +29,8 @@ def test_streaming_says_the_same(client):
     assert texts == [c.text for c in whole.choices]
 
 
-def test_prompts_in_every_form(client):
-    ids, other = tokens(client, PROMPT), tokens(client, "Once upon a time")
+def test_prompts_in_every_form(client, server):
+    ids, other = server.tokens(PROMPT), server.tokens("Once upon a time")
     text = ask(client).choices[0].text
     assert ask(client, prompt=ids).choices[0].text == text
     both = ask(client, prompt=[PROMPT, "Once upon a time"])

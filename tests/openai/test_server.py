@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 
-import httpx
 import openai
 import pytest
 from conftest import KEY, MODEL, Server
@@ -14,8 +13,8 @@ LONG = {"model": MODEL, "messages": MESSAGES, "max_tokens": 1500, "seed": 3, "ex
 
 
 def figure(server, name):
-    text = httpx.get(server.url + "/metrics", headers={"authorization": f"Bearer {KEY}"}).text
-    lines = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    lines = server.fetch("/metrics").splitlines()
+    lines = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return next(float(value) for key, value in lines if key in (f"plainchant_{name}", f"plainchant_{name}_total"))
 
 

@@ -151,17 +151,17 @@ pub(crate) async fn keep(State(app): State<Shared>, mut request: Request, next: 
     let recorder = Recorder(Arc::new(Mutex::new(record)));
     request.extensions_mut().insert(recorder.clone());
     let peer = request.extensions().get::<Peer>().cloned();
-    let gone = async {
+    let mut gone: Gone = Box::pin(async move {
         match peer {
             Some(peer) => peer.gone().await,
             None => std::future::pending().await,
         }
-    };
+    });
     let mut response = tokio::select! {
         biased;
         response = next.run(request) => response,
         // Nobody will read it.
-        () = gone => return Response::new(Body::empty()),
+        () = &mut gone => return Response::new(Body::empty()),
     };
     let status = response.status();
     app.metrics.answered(&route, status);
@@ -169,13 +169,23 @@ pub(crate) async fn keep(State(app): State<Shared>, mut request: Request, next: 
     if let Some(id) = id {
         response.headers_mut().insert("x-request-id", id);
     }
-    response.map(|body| Body::new(Recorded { body, recorder }))
+    response.map(|body| {
+        Body::new(Recorded {
+            body,
+            recorder,
+            gone,
+        })
+    })
 }
 
-/// A body that tells the record when it has ended.
+/// Ends when the client has gone.
+type Gone = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A body that tells the record when it has ended, and fails when the client has gone.
 struct Recorded {
     body: Body,
     recorder: Recorder,
+    gone: Gone,
 }
 
 impl HttpBody for Recorded {
@@ -189,6 +199,10 @@ impl HttpBody for Recorded {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
             self.recorder.update(|record| record.is_complete = true);
+        }
+        if frame.is_pending() && self.gone.as_mut().poll(context).is_ready() {
+            let gone = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+            return Poll::Ready(Some(Err(axum::Error::new(gone))));
         }
         frame
     }

@@ -88,16 +88,9 @@ fn wrong_fields_are_named() {
         (COMPLETIONS, json!({"logprobs": true}), "logprobs"),
         (COMPLETIONS, json!({"max_tokens": 0}), "max_tokens"),
         (COMPLETIONS, json!({"messages": []}), "messages"),
-        ("/tokenize", json!({"max_tokens": 0}), "model"),
     ];
     for (path, more, param) in cases {
         let body = if path == CHAT { chat(&more) } else { completion(&more) };
-        if path == "/tokenize" {
-            // Its fields are others.
-            let (message, _) = server.post(path, &body).error(400);
-            assert!(message.contains("is not supported"), "{message}");
-            continue;
-        }
         let (message, named) = server.post(path, &body).error(400);
         assert_eq!(named.as_deref(), Some(param), "{more}: {message}");
         let field = param.split(['.', '[']).next().unwrap();

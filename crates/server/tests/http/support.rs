@@ -72,15 +72,19 @@ impl Gate {
     /// Lets so many steps pass, and waits until the thread stands before the next.
     pub(crate) fn steps(&self, count: usize) {
         for _ in 0..count {
-            self.wait();
-            {
-                let mut state = self.0.0.lock().unwrap();
-                state.allowed = 1;
-                state.waits = false;
-            }
-            self.0.1.notify_all();
+            self.pass_one();
             self.wait();
         }
+    }
+
+    /// Lets one step pass.
+    pub(crate) fn pass_one(&self) {
+        self.wait();
+        let mut state = self.0.0.lock().unwrap();
+        state.allowed = 1;
+        state.waits = false;
+        drop(state);
+        self.0.1.notify_all();
     }
 }
 
