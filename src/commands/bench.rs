@@ -8,7 +8,7 @@ use anyhow::Result;
 use kernels::isa::Isa;
 use model::{Decoder, Memory, MemoryOptions, Model, OpKind, Ops, Rows, SPANS_MAX, Span, Step};
 use serde::Serialize;
-use state::SequenceId;
+use state::{SequenceId, TenantId};
 
 use super::bench_profile;
 use super::bench_share::{BoundMeter, Shares};
@@ -222,6 +222,8 @@ impl Bench {
             kv_type: args.kv.kv_type(),
             context,
             sequences: 1,
+            state_bytes: None,
+            swap_bytes: 0,
         };
         Ok(Self {
             decoder,
@@ -251,7 +253,7 @@ impl Bench {
             .map(|i| token_ids(vocabulary, depth + tokens, i as u64))
             .collect();
         let sequences = (0..batch)
-            .map(|_| memory.table_mut().create())
+            .map(|_| memory.create(TenantId::LOCAL))
             .collect::<Result<Vec<_>, _>>()?;
         self.fill(&mut memory, &sequences, &prompts, depth)?;
         // The first is to warm up, and to count what there is to do.
@@ -295,7 +297,7 @@ impl Bench {
         }
         let seconds = start.elapsed().as_secs_f64();
         for &sequence in sequences {
-            memory.table_mut().truncate(sequence, case.depth)?;
+            memory.truncate(sequence, case.depth)?;
         }
         Ok(seconds)
     }

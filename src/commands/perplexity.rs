@@ -68,6 +68,8 @@ pub(crate) fn run(args: &PerplexityArgs) -> Result<()> {
             kv_type,
             context,
             sequences: 1,
+            state_bytes: None,
+            swap_bytes: 0,
         },
     )?;
     let mut decoder = Decoder::new(model, Ops::new(isa, pool), windows.chunk, context)?;

@@ -15,6 +15,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
+use state::TenantId;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 
@@ -47,6 +48,8 @@ fn main() {
         kv_type,
         context,
         sequences: 1,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::from_env().unwrap(), pool);
@@ -60,7 +63,7 @@ fn main() {
 
 /// Writes the rows of one sequence in order of positions.
 fn write(decoder: &mut Decoder, memory: &mut Memory, tokens: &[u32], out: &mut impl Write) {
-    let id = memory.table_mut().create().unwrap();
+    let id = memory.create(TenantId::LOCAL).unwrap();
     let mut done = 0;
     for part in tokens.chunks(CHUNK) {
         let wanted: Vec<usize> = (0..part.len()).collect();
@@ -78,5 +81,5 @@ fn write(decoder: &mut Decoder, memory: &mut Memory, tokens: &[u32], out: &mut i
             .unwrap();
         done += part.len();
     }
-    memory.table_mut().release(id).unwrap();
+    memory.release(id).unwrap();
 }

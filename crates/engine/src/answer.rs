@@ -1,55 +1,16 @@
-//! One running request: what the model reads of it, and what becomes of what the model says.
+//! What becomes of the logits of a request: a token, text, log-probabilities, a hash.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use state::SequenceId;
 use text::{Detokenizer, DetokenizerOptions, StopStrings, Tokenizer};
 
 use crate::request::{
-    Event, FinishReason, Finished, Request, RequestId, TokenEvent, TokenLogProbs,
+    Event, FinishReason, Finished, PromptEvent, Request, RequestId, Started, TokenEvent,
+    TokenLogProbs,
 };
 use crate::sampling::{History, Sampler, Sampling, SamplingError, log_probs};
-
-/// The tokens of a request, as the model reads them.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) sequence: SequenceId,
-    /// Prompt and answer.
-    tokens: Vec<u32>,
-    /// Tokens the model has run.
-    pub(crate) done: usize,
-    prompt_len: usize,
-}
-
-impl Context {
-    /// A sequence that begins with `prompt`, which should have room for the answer.
-    pub(crate) fn new(sequence: SequenceId, prompt: Vec<u32>) -> Self {
-        Self {
-            sequence,
-            prompt_len: prompt.len(),
-            tokens: prompt,
-            done: 0,
-        }
-    }
-
-    /// Tokens not yet run.
-    pub(crate) fn pending(&self) -> &[u32] {
-        &self.tokens[self.done..]
-    }
-
-    /// Tokens of prompt and answer so far.
-    pub(crate) fn len(&self) -> usize {
-        self.tokens.len()
-    }
-
-    pub(crate) fn is_decoding(&self) -> bool {
-        self.done >= self.prompt_len
-    }
-
-    pub(crate) fn push(&mut self, token: u32) {
-        self.tokens.push(token);
-    }
-}
+use crate::task::Task;
 
 /// What becomes of the logits of a request.
 #[derive(Debug)]
@@ -64,87 +25,161 @@ pub(crate) struct Answer {
     detokenizer: Detokenizer<Arc<Tokenizer>>,
     stops: StopStrings,
     hasher: Option<blake3::Hasher>,
+    prompt_log_probs: Option<PromptLogProbs>,
     /// Tokens that may be generated.
     limit: usize,
     generated: usize,
+    /// The first position whose logits were not taken: a step that is run again gives them again.
+    next_row: usize,
     /// What the last logits led to.
     chosen: Option<Result<(u32, Option<TokenLogProbs>), SamplingError>>,
+    times: Times,
+}
+
+/// When a request got how far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    submitted: Duration,
+    started: Option<Duration>,
+    first_token: Option<Duration>,
+}
+
+impl Times {
+    /// Times of the queue, the prompt and the answer, in milliseconds, of a request that ends at `end`.
+    fn parts_ms(&self, end: Duration) -> [f64; 3] {
+        let started = self.started.unwrap_or(end);
+        let first_token = self.first_token.unwrap_or(end);
+        [
+            between_ms(self.submitted, started),
+            between_ms(started, first_token),
+            between_ms(first_token, end),
+        ]
+    }
+}
+
+/// The log-probabilities of a prompt, as far as they are known.
+#[derive(Debug)]
+struct PromptLogProbs {
+    top: usize,
+    known: Vec<Option<TokenLogProbs>>,
 }
 
 /// What follows from a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The request goes on with this token.
     GoOn(u32),
     /// It has ended.
-    End,
+    End(FinishReason),
 }
 
 impl Answer {
+    /// The answer to `request`, of at most `limit` tokens.
     pub(crate) fn new(
         id: RequestId,
         request: &Request,
         stops: StopStrings,
         tokenizer: &Arc<Tokenizer>,
-        vocabulary: usize,
-        context: usize,
+        (limit, submitted): (usize, Duration),
     ) -> Self {
         Self {
             id,
             tokenizer: Arc::clone(tokenizer),
-            history: History::new(vocabulary, &request.prompt),
+            // Large: made when it begins.
+            history: History::new(0, &[]),
             // The answer goes on from the prompt, so its first space is part of it.
             detokenizer: Detokenizer::new(Arc::clone(tokenizer), DetokenizerOptions::default()),
             stops,
             hasher: request.logits_hash.then(blake3::Hasher::new),
-            limit: request.answer_max(context),
+            prompt_log_probs: request.prompt_log_probs.map(|top| PromptLogProbs {
+                top,
+                known: Vec::new(),
+            }),
+            limit,
             generated: 0,
+            next_row: 0,
             chosen: None,
             sampling: request.sampling.clone(),
             log_probs: request.log_probs,
             ignore_end: request.ignore_end,
             prompt_tokens: request.prompt.len(),
+            times: Times {
+                submitted,
+                ..Times::default()
+            },
         }
     }
 
-    pub(crate) fn id(&self) -> RequestId {
-        self.id
+    /// Tokens generated so far.
+    pub(crate) fn generated(&self) -> usize {
+        self.generated
     }
 
-    /// Whether the logits of every position are wanted, not only the last.
-    pub(crate) fn wants_all(&self) -> bool {
-        self.hasher.is_some()
+    /// The request begins.
+    pub(crate) fn begin(&mut self, task: &Task, vocabulary: usize, now: Duration) -> Event {
+        self.history = History::new(vocabulary, &task.tokens);
+        self.times.started = Some(now);
+        if let Some(prompt) = &mut self.prompt_log_probs {
+            prompt.known.reserve_exact(task.prompt_len);
+            prompt.known.push(None);
+        }
+        Event::Started(Started {
+            request: self.id,
+            cached_tokens: task.cached,
+            queue_ms: between_ms(self.times.submitted, now),
+        })
     }
 
-    /// Takes a row of logits; the last of a span (`is_last`) is sampled from.
+    /// Takes the row of logits at `position` of a request with these `tokens`; the last is sampled from.
     pub(crate) fn take(
         &mut self,
         sampler: &mut Sampler,
         logits: &[f32],
         position: usize,
-        is_last: bool,
+        tokens: &[u32],
     ) {
-        if let Some(hasher) = &mut self.hasher {
+        let is_new = position >= self.next_row;
+        if is_new && let Some(hasher) = &mut self.hasher {
             hash_row(hasher, logits);
         }
-        if is_last {
+        if let Some(prompt) = &mut self.prompt_log_probs
+            && prompt.known.len() == position + 1
+            && position + 1 < self.prompt_tokens
+        {
+            let (chosen, top) = log_probs(logits, tokens[position + 1], prompt.top);
+            prompt.known.push(Some(TokenLogProbs { chosen, top }));
+        }
+        self.next_row = self.next_row.max(position + 1);
+        if position + 1 == tokens.len() && self.limit > 0 {
             // The token comes after `position`; draws are keyed by its own place.
             let token = sampler.sample(logits, &self.sampling, &self.history, position + 1);
             self.chosen = Some(token.map(|token| {
                 let with = self.log_probs;
-                (token, with.map(|n| to_event(log_probs(logits, token, n))))
+                let with = with.map(|n| log_probs(logits, token, n));
+                (
+                    token,
+                    with.map(|(chosen, top)| TokenLogProbs { chosen, top }),
+                )
             }));
         }
     }
 
-    /// What the logits taken last led to.
+    /// What the logits taken so far led to, where all `tokens` have run.
     pub(crate) fn collect(
         &mut self,
+        now: Duration,
         events: &mut Vec<Event>,
     ) -> Result<Option<Outcome>, SamplingError> {
+        if self.limit == 0 {
+            self.tell_prompt(events);
+            return Ok(Some(Outcome::End(FinishReason::Length)));
+        }
         let Some(chosen) = self.chosen.take() else {
             return Ok(None);
         };
         let (token, log_probs) = chosen?;
+        self.tell_prompt(events);
+        self.times.first_token.get_or_insert(now);
         self.generated += 1;
         self.history.push(token);
         let ends = !self.ignore_end && self.tokenizer.is_end_of_generation(token);
@@ -162,80 +197,68 @@ impl Answer {
             text,
             log_probs,
         }));
-        if stopped {
-            events.push(self.finished(FinishReason::Stop, String::new()));
-            return Ok(Some(Outcome::End));
+        Ok(Some(
+            match (ends || stopped, self.generated >= self.limit) {
+                (true, _) => Outcome::End(FinishReason::Stop),
+                (false, true) => Outcome::End(FinishReason::Length),
+                (false, false) => Outcome::GoOn(token),
+            },
+        ))
+    }
+
+    /// Says what is known of the prompt, once.
+    fn tell_prompt(&mut self, events: &mut Vec<Event>) {
+        if let Some(prompt) = self.prompt_log_probs.take() {
+            events.push(Event::Prompt(PromptEvent {
+                request: self.id,
+                log_probs: prompt.known,
+            }));
         }
-        if ends || self.generated >= self.limit {
-            let reason = if ends {
-                FinishReason::Stop
-            } else {
-                FinishReason::Length
-            };
-            let event = self.finish(reason);
-            events.push(event);
-            return Ok(Some(Outcome::End));
-        }
-        Ok(Some(Outcome::GoOn(token)))
     }
 
     /// The last event, with whatever text was held back.
-    pub(crate) fn finish(&mut self, reason: FinishReason) -> Event {
-        let output = self.stops.push(self.detokenizer.finish());
-        let mut text = output.emit.to_owned();
-        if output.stopped.is_some() {
-            return self.finished(FinishReason::Stop, text);
+    pub(crate) fn finish(
+        &mut self,
+        task: &Task,
+        (mut reason, now): (FinishReason, Duration),
+        error: Option<String>,
+    ) -> Finished {
+        let mut text = String::new();
+        if self.stops.stopped().is_none() {
+            let output = self.stops.push(self.detokenizer.finish());
+            text.push_str(output.emit);
+            if output.stopped.is_some() {
+                if reason == FinishReason::Length {
+                    reason = FinishReason::Stop;
+                }
+            } else {
+                text.push_str(self.stops.finish());
+            }
         }
-        text.push_str(self.stops.finish());
-        self.finished(reason, text)
-    }
-
-    fn finished(&self, reason: FinishReason, text: String) -> Event {
-        Event::Finished(Finished {
+        let [queue_ms, prefill_ms, decode_ms] = self.times.parts_ms(now);
+        let hash = self
+            .hasher
+            .as_ref()
+            .filter(|_| self.times.started.is_some());
+        Finished {
             request: self.id,
             reason,
             text,
             prompt_tokens: self.prompt_tokens,
             generated_tokens: self.generated,
-            logits_hash: self
-                .hasher
-                .as_ref()
-                .map(|hasher| hasher.finalize().to_hex().to_string()),
-            cached_tokens: 0,
-            queue_ms: 0.0,
-            prefill_ms: 0.0,
-            decode_ms: 0.0,
-            preemptions: 0,
-            error: None,
-        })
-    }
-
-    /// The last event of a request that was cancelled before it ran.
-    pub(crate) fn never_ran(id: RequestId, request: &Request) -> Event {
-        Event::Finished(Finished {
-            request: id,
-            reason: FinishReason::Cancelled,
-            text: String::new(),
-            prompt_tokens: request.prompt.len(),
-            generated_tokens: 0,
-            logits_hash: None,
-            cached_tokens: 0,
-            queue_ms: 0.0,
-            prefill_ms: 0.0,
-            decode_ms: 0.0,
-            preemptions: 0,
-            error: None,
-        })
+            logits_hash: hash.map(|hasher| hasher.finalize().to_hex().to_string()),
+            cached_tokens: task.cached,
+            queue_ms,
+            prefill_ms,
+            decode_ms,
+            preemptions: task.preemptions,
+            error,
+        }
     }
 }
 
-fn to_event(
-    (chosen, top): (
-        crate::sampling::TokenLogProb,
-        Vec<crate::sampling::TokenLogProb>,
-    ),
-) -> TokenLogProbs {
-    TokenLogProbs { chosen, top }
+fn between_ms(from: Duration, to: Duration) -> f64 {
+    to.saturating_sub(from).as_secs_f64() * 1e3
 }
 
 /// Adds the little-endian bits of a row.

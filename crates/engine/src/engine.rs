@@ -1,20 +1,18 @@
 //! The engine: takes requests, runs steps, gives events.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
-use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
-use state::SequenceId;
-use text::{StopStrings, Tokenizer};
+use model::{Decoder, Memory, MemoryOptions, Model, Ops};
+use text::Tokenizer;
 
-use crate::answer::{Answer, Context, Outcome};
+use crate::core::{Core, CoreOptions};
 use crate::error::EngineError;
-use crate::request::{Event, FinishReason, Request, RequestId};
-
-use crate::sampling::Sampler;
+use crate::model_runner::ModelRunner;
+use crate::request::{Event, Request, RequestId};
+use crate::scheduler::Limits;
 use crate::stats::EngineStats;
 
 /// Sequences in one step at most.
@@ -72,28 +70,11 @@ impl Default for EngineOptions {
     }
 }
 
-/// A request that has not begun.
-#[derive(Debug)]
-struct Waiting {
-    id: RequestId,
-    request: Request,
-    stops: StopStrings,
-}
-
 /// Runs requests, many at a time.
 #[derive(Debug)]
 pub struct Engine {
-    decoder: Decoder,
-    memory: Memory,
-    tokenizer: Arc<Tokenizer>,
+    core: Core<ModelRunner>,
     options: EngineOptions,
-    waiting: VecDeque<Waiting>,
-    /// What the model reads of each running request, and beside it, in the same order, what becomes of
-    /// what it says.
-    contexts: Vec<Context>,
-    answers: Vec<Answer>,
-    sampler: Sampler,
-    next_id: u64,
 }
 
 impl Engine {
@@ -113,43 +94,55 @@ impl Engine {
         check("sequences", options.sequences, SEQUENCES_MAX)?;
         check("queue", options.queue, QUEUE_MAX)?;
         check("prefill_chunk", options.prefill_chunk, PREFILL_CHUNK_MAX)?;
-        let prefill_chunk = options.prefill_chunk.min(options.context);
+        if options.preemption == Preemption::Swap && options.swap_bytes == 0 {
+            let range = "1 or more for preemption by moving pages".to_owned();
+            return Err(EngineError::Option {
+                name: "swap_bytes",
+                value: 0,
+                range,
+            });
+        }
         let options = EngineOptions {
-            prefill_chunk,
+            prefill_chunk: options.prefill_chunk.min(options.context),
             ..options
         };
-        let EngineOptions {
-            kv_type,
-            context,
-            sequences,
-            ..
-        } = options;
         let memory = MemoryOptions {
-            kv_type,
-            context,
-            sequences,
+            kv_type: options.kv_type,
+            context: options.context,
+            sequences: options.sequences,
+            state_bytes: options.state_bytes,
+            swap_bytes: options.swap_bytes,
         };
+        let of_one =
+            Memory::bytes_per_sequence(&model.architecture, options.kv_type, options.context);
+        let most = (of_one as u64).saturating_mul(options.sequences as u64);
+        let state_bytes = options.state_bytes.unwrap_or(most);
         let memory = Memory::new(&model.architecture, memory)?;
-        let sampler = Sampler::new(model.architecture.vocabulary);
-        let capacity = prefill_chunk + sequences;
-        let decoder = Decoder::new(model, Ops::new(isa, pool), capacity, context)?;
-        Ok(Self {
-            decoder,
-            memory,
+        let vocabulary = model.architecture.vocabulary;
+        let capacity = options.prefill_chunk + options.sequences;
+        let decoder = Decoder::new(model, Ops::new(isa, pool), capacity, options.context)?;
+        let of_core = CoreOptions {
+            limits: Limits {
+                sequences: options.sequences,
+                prefill_chunk: options.prefill_chunk,
+                preemption: options.preemption,
+            },
+            context: options.context,
+            vocabulary,
+            queue: options.queue,
+        };
+        let core = Core::new(
+            ModelRunner::new(decoder, memory, state_bytes),
             tokenizer,
-            options,
-            waiting: VecDeque::new(),
-            contexts: Vec::with_capacity(sequences),
-            answers: Vec::with_capacity(sequences),
-            sampler,
-            next_id: 0,
-        })
+            of_core,
+        );
+        Ok(Self { core, options })
     }
 
     /// The model.
     #[must_use]
     pub fn model(&self) -> &Arc<Model> {
-        self.decoder.model()
+        self.core.runner.model()
     }
 
     /// How it was set up.
@@ -161,47 +154,10 @@ impl Engine {
     /// Takes a request; it begins with one of the next steps.
     ///
     /// # Errors
-    /// When the prompt is empty or doesn't fit, a parameter is out of range, too many wait, or there is no
-    /// memory for the answer's tokens.
-    pub fn submit(&mut self, mut request: Request) -> Result<RequestId, EngineError> {
-        let vocabulary = self.model().architecture.vocabulary;
-        let (prompt, context) = (request.prompt.len(), self.options.context);
-        if prompt == 0 {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if prompt >= context {
-            return Err(EngineError::PromptTooLong { prompt, context });
-        }
-        if let Some(&token) = request.prompt.iter().find(|&&t| t as usize >= vocabulary) {
-            return Err(EngineError::NoSuchToken { token, vocabulary });
-        }
-        if request.max_tokens == Some(0) {
-            let range = "1 or more".to_owned();
-            return Err(EngineError::Option {
-                name: "max_tokens",
-                value: 0,
-                range,
-            });
-        }
-        request.sampling.validate(vocabulary)?;
-        let stops = StopStrings::new(&request.stop)?;
-        if self.waiting.len() >= self.options.queue {
-            return Err(EngineError::QueueFull {
-                waiting: self.waiting.len(),
-                limit: self.options.queue,
-                retry_after_s: 1,
-            });
-        }
-        // All at once, so that no step has to make room for a token.
-        let answer = request.answer_max(context);
-        let reserved = request.prompt.try_reserve_exact(answer);
-        reserved.map_err(|_| EngineError::OutOfMemory {
-            bytes: (prompt + answer) * size_of::<u32>(),
-        })?;
-        let id = RequestId(self.next_id);
-        self.next_id += 1;
-        self.waiting.push_back(Waiting { id, request, stops });
-        Ok(id)
+    /// When the prompt is empty or doesn't fit, a parameter is out of range, prompt and answer never fit the
+    /// memory, too many wait, or there is no memory for the answer's tokens.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
+        self.core.submit(request)
     }
 
     /// Ends a request, waiting or running. Gives its last event, where there was such a request.
@@ -209,146 +165,27 @@ impl Engine {
     /// # Errors
     /// When the state's books are wrong: a bug.
     pub fn cancel(&mut self, id: RequestId) -> Result<Option<Event>, EngineError> {
-        if let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) {
-            let waiting = self.waiting.remove(at);
-            return Ok(waiting.map(|w| Answer::never_ran(w.id, &w.request)));
-        }
-        match self.answers.iter().position(|answer| answer.id() == id) {
-            Some(at) => {
-                let event = self.answers[at].finish(FinishReason::Cancelled);
-                self.end(at)?;
-                Ok(Some(event))
-            }
-            None => Ok(None),
-        }
+        self.core.cancel(id)
     }
 
     /// What it did and holds.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        EngineStats {
-            waiting: self.waiting.len(),
-            running: self.answers.len(),
-            ..EngineStats::default()
-        }
+        self.core.stats()
     }
 
     /// Whether nothing waits or runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.answers.is_empty()
+        self.core.is_idle()
     }
 
     /// Runs one step for all requests that have work, and adds what happened to `events`.
     ///
     /// # Errors
-    /// When the model fails; the requests that were running end as failed then.
+    /// When a request failed in it; its last event says so too. The others and the engine go on.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        self.admit()?;
-        if let Err(error) = self.run().and_then(|()| self.collect(events)) {
-            while let Some(answer) = self.answers.first_mut() {
-                events.push(answer.finish(FinishReason::Failed));
-                self.end(0)?;
-            }
-            return Err(error);
-        }
-        Ok(())
-    }
-
-    /// Begins waiting requests while there is room.
-    fn admit(&mut self) -> Result<(), EngineError> {
-        while self.answers.len() < self.options.sequences {
-            if self.waiting.is_empty() {
-                break;
-            }
-            let sequence = self.memory.table_mut().create()?;
-            let Some(Waiting {
-                id,
-                mut request,
-                stops,
-            }) = self.waiting.pop_front()
-            else {
-                break;
-            };
-            let (vocabulary, context) =
-                (self.model().architecture.vocabulary, self.options.context);
-            let answer = Answer::new(id, &request, stops, &self.tokenizer, vocabulary, context);
-            let prompt = std::mem::take(&mut request.prompt);
-            self.contexts.push(Context::new(sequence, prompt));
-            self.answers.push(answer);
-        }
-        Ok(())
-    }
-
-    /// One forward pass: a token for each request that is decoding, then prompts in order of arrival
-    /// until `prefill_chunk` tokens are in.
-    fn run(&mut self) -> Result<(), EngineError> {
-        let mut spans = [Span::tokens(SequenceId(u32::MAX), 0, &[], Rows::None); SEQUENCES_MAX];
-        let mut owners = [0; SEQUENCES_MAX];
-        let (mut count, mut budget) = (0, self.options.prefill_chunk);
-        for (owner, (context, answer)) in self.contexts.iter().zip(&self.answers).enumerate() {
-            let pending = context.pending();
-            let run = if context.is_decoding() {
-                pending.len()
-            } else {
-                pending.len().min(budget)
-            };
-            if run == 0 {
-                continue;
-            }
-            if !context.is_decoding() {
-                budget -= run;
-            }
-            let rows = match (answer.wants_all(), run == pending.len()) {
-                (true, _) => Rows::All,
-                (false, true) => Rows::Last,
-                (false, false) => Rows::None,
-            };
-            spans[count] = Span::tokens(context.sequence, context.done, &pending[..run], rows);
-            owners[count] = owner;
-            count += 1;
-        }
-        let (answers, sampler, contexts) = (&mut self.answers, &mut self.sampler, &self.contexts);
-        let step = Step {
-            spans: &spans[..count],
-        };
-        self.decoder
-            .forward(&mut self.memory, step, &mut |logits| {
-                let owner = owners[logits.span];
-                let is_last = logits.position + 1 == contexts[owner].len();
-                answers[owner].take(sampler, logits.values, logits.position, is_last);
-            })?;
-        let mut ran = [0; SEQUENCES_MAX];
-        for (ran, span) in ran.iter_mut().zip(&spans[..count]) {
-            *ran = span.rows_of(1);
-        }
-        for (&owner, ran) in owners[..count].iter().zip(ran) {
-            self.contexts[owner].done += ran;
-        }
-        Ok(())
-    }
-
-    /// Turns the chosen tokens into events.
-    fn collect(&mut self, events: &mut Vec<Event>) -> Result<(), EngineError> {
-        let mut at = 0;
-        while at < self.answers.len() {
-            match self.answers[at].collect(events)? {
-                Some(Outcome::End) => self.end(at)?,
-                Some(Outcome::GoOn(token)) => {
-                    self.contexts[at].push(token);
-                    at += 1;
-                }
-                None => at += 1,
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes a request out and its pages back.
-    fn end(&mut self, at: usize) -> Result<(), EngineError> {
-        self.answers.remove(at);
-        let context = self.contexts.remove(at);
-        Ok(self.memory.table_mut().release(context.sequence)?)
+        self.core.step(events)
     }
 }
 

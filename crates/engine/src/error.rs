@@ -55,17 +55,17 @@ pub enum EngineError {
     },
     /// Prompt and answer don't fit the memory for sequences, even alone.
     #[error(
-        "{} of prompt and answer need {needed_bytes} bytes, and there are {state_bytes} bytes for all \
-         sequences: shorten the prompt, ask for a shorter answer, or give more memory",
+        "{} of prompt and answer take {needed_pages} pages of memory, and there are {pages}: shorten the \
+         prompt, ask for a shorter answer, or give more memory",
         in_tokens(*.positions)
     )]
     NeverFits {
         /// Tokens of the prompt and at most of the answer.
         positions: usize,
-        /// Bytes that they need.
-        needed_bytes: u64,
-        /// Bytes there are.
-        state_bytes: u64,
+        /// Pages that they take.
+        needed_pages: usize,
+        /// Pages there are.
+        pages: usize,
     },
     /// Memory for a request's tokens can't be had.
     #[error(
@@ -101,6 +101,18 @@ pub enum EngineError {
 }
 
 impl EngineError {
+    /// The error for a request that never fits.
+    pub(crate) fn from_fit(error: StateError) -> Self {
+        match error {
+            StateError::NeverFits { len, needed, total } => Self::NeverFits {
+                positions: len,
+                needed_pages: needed,
+                pages: total,
+            },
+            other => Self::State(other),
+        }
+    }
+
     /// The option or field that is out of range, where that is the error. The message begins with it, so that
     /// a program can put its own name for it in that place.
     #[must_use]

@@ -7,6 +7,7 @@
 //! at least half a window before it.
 
 use model::{Decoder, Memory, Rows, Span, Step};
+use state::TenantId;
 
 use crate::error::EngineError;
 use crate::sampling::log_sum_exp;
@@ -127,7 +128,7 @@ fn score_window(
     sums: &mut Sums,
 ) -> Result<(), EngineError> {
     let scored = input.len() / 2..input.len() - 1;
-    let sequence = memory.table_mut().create()?;
+    let sequence = memory.create(TenantId::LOCAL)?;
     let mut position = 0;
     let mut result = Ok(());
     for tokens in input.chunks(chunk) {
@@ -151,6 +152,6 @@ fn score_window(
         }
         position += tokens.len();
     }
-    memory.table_mut().release(sequence)?;
+    memory.release(sequence)?;
     Ok(result?)
 }

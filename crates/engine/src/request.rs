@@ -6,9 +6,7 @@ use crate::sampling::{Sampling, TokenLogProb};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// On whose behalf a request runs: tenants share the engine fairly and never each other's prefixes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TenantId(pub u64);
+pub use state::TenantId;
 
 /// A prompt and how to go on from it.
 #[derive(Clone, Debug)]
@@ -49,7 +47,7 @@ impl Default for Request {
             ignore_end: false,
             log_probs: None,
             logits_hash: false,
-            tenant: TenantId::default(),
+            tenant: TenantId::LOCAL,
             priority: 0,
             prompt_log_probs: None,
             cache_prompt: true,

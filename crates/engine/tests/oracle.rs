@@ -13,6 +13,7 @@ use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
 use serde::Deserialize;
+use state::TenantId;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 
@@ -118,6 +119,8 @@ fn decoder(model: &Arc<Model>, kv_type: KvType) -> (Decoder, Memory) {
         kv_type,
         context: CONTEXT,
         sequences: 1,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::best(), Pool::new(kernels::topology::default_threads()));
@@ -142,7 +145,7 @@ fn compare(
         .collect();
     let (mut decoder, mut memory) = decoder(model, kv_type);
     for prompt in &fixture.prompts {
-        let id = memory.table_mut().create().unwrap();
+        let id = memory.create(TenantId::LOCAL).unwrap();
         let mut done = 0;
         for part in prompt.tokens.chunks(256) {
             let wanted: Vec<usize> = (0..part.len())
@@ -158,7 +161,7 @@ fn compare(
                 .unwrap();
             done += part.len();
         }
-        memory.table_mut().release(id).unwrap();
+        memory.release(id).unwrap();
     }
 }
 

@@ -11,6 +11,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Logits, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
+use state::TenantId;
 use text::Tokenizer;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
@@ -201,11 +202,13 @@ fn the_logits_hash_is_what_it_is_said_to_be() {
         kv_type: KvType::F16,
         context: 64,
         sequences: 1,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let model = Arc::clone(engine.model());
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let mut decoder = Decoder::new(model, Ops::new(Isa::Scalar, Pool::new(1)), 64, 64).unwrap();
-    let sequence = memory.table_mut().create().unwrap();
+    let sequence = memory.create(TenantId::LOCAL).unwrap();
     let spans = [Span::tokens(sequence, 0, &tokens, Rows::All)];
     let mut hasher = blake3::Hasher::new();
     let mut rows = 0;

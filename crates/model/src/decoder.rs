@@ -86,10 +86,9 @@ impl Decoder {
             return Ok(());
         }
         for span in step.spans {
-            memory
-                .table
-                .reserve(span.sequence, span.position + span.rows_of(self.hidden()))?;
+            memory.reserve(span.sequence, span.position + span.rows_of(self.hidden()))?;
         }
+        memory.move_bytes()?;
         self.work.linear.begin();
         self.enter(step, rows);
         for layer in 0..self.model.blocks.len() {
@@ -97,9 +96,12 @@ impl Decoder {
         }
         self.leave(step, sink)?;
         for span in step.spans {
-            memory
-                .table
-                .commit(span.sequence, span.position + span.rows_of(self.hidden()))?;
+            match span.input {
+                Input::Tokens(tokens) => memory.commit(span.sequence, tokens)?,
+                Input::Vectors(_) => {
+                    memory.commit_vectors(span.sequence, span.rows_of(self.hidden()))?;
+                }
+            }
         }
         Ok(())
     }
@@ -126,7 +128,7 @@ impl Decoder {
             {
                 return Err(ModelError::SequenceTwice(sequence));
             }
-            let len = memory.table.len(span.sequence)?;
+            let len = memory.table().len(span.sequence)?;
             if len != position {
                 return Err(ModelError::WrongPosition {
                     sequence,

@@ -12,6 +12,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Ops, Rows, Span, Step};
+use state::TenantId;
 
 const THREADS: usize = 2;
 
@@ -42,11 +43,13 @@ fn main() {
         kv_type: KvType::F16,
         context: 640,
         sequences: 2,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::best(), Pool::new(THREADS));
     let mut decoder = Decoder::new(Arc::clone(&model), ops, 8, 512).unwrap();
-    let ids = [0, 1].map(|_| memory.table_mut().create().unwrap());
+    let ids = [0, 1].map(|_| memory.create(TenantId::LOCAL).unwrap());
     let mut sum = 0.0;
     let mut step = |position: usize| {
         let spans = ids.map(|id| Span::tokens(id, position, &[7], Rows::Last));

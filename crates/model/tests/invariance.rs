@@ -18,6 +18,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
+use state::TenantId;
 use synthetic::Random;
 
 /// Every model: the tiny ones of each family, and one of each block format.
@@ -132,13 +133,15 @@ fn batched(model: &Arc<Model>, inputs: &[Vec<u32>], isa: Isa) -> Vec<Vec<Vec<f32
         kv_type: REFERENCE.kv_type,
         context: 128,
         sequences: inputs.len(),
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(isa, Pool::new(2));
     let mut decoder = Decoder::new(Arc::clone(model), ops, 64, 128).unwrap();
     let ids: Vec<_> = inputs
         .iter()
-        .map(|_| memory.table_mut().create().unwrap())
+        .map(|_| memory.create(TenantId::LOCAL).unwrap())
         .collect();
     let mut rows: Vec<Vec<Vec<f32>>> = vec![Vec::new(); inputs.len()];
     for step in 0.. {
@@ -179,17 +182,19 @@ fn a_sequence_cut_back_is_as_if_never_longer() {
         kv_type: REFERENCE.kv_type,
         context: 128,
         sequences: 1,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(Isa::best(), Pool::new(2));
     let mut decoder = Decoder::new(Arc::clone(&model), ops, 128, 128).unwrap();
-    let id = memory.table_mut().create().unwrap();
+    let id = memory.create(TenantId::LOCAL).unwrap();
     let mut rows = Vec::new();
     let spans = [Span::tokens(id, 0, &first, Rows::None)];
     decoder
         .forward(&mut memory, Step { spans: &spans }, &mut |_| ())
         .unwrap();
-    memory.table_mut().truncate(id, 33).unwrap();
+    memory.truncate(id, 33).unwrap();
     let spans = [Span::tokens(id, 33, &second, Rows::All)];
     let step = Step { spans: &spans };
     decoder

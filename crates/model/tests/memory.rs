@@ -48,6 +48,8 @@ fn contexts_too_long_are_refused() {
             kv_type: KvType::F16,
             context,
             sequences,
+            state_bytes: None,
+            swap_bytes: 0,
         };
         let error = Memory::new(&model.architecture, options).unwrap_err();
         assert!(matches!(error, ModelError::Page(_)), "{error}");

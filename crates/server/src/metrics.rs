@@ -158,9 +158,9 @@ impl EngineFigures {
                 count(s.pages_cached),
             ),
             (
-                "pages_swapped",
-                "Pages of preempted requests",
-                count(s.pages_swapped),
+                "swapped_bytes",
+                "Memory of preempted requests",
+                s.swapped_bytes,
             ),
             ("state_bytes", "Memory for keys and values", s.state_bytes),
             (
@@ -172,7 +172,7 @@ impl EngineFigures {
     }
 
     /// Name, help and value of what only goes up.
-    fn counters(&self) -> [(&'static str, &'static str, u64); 13] {
+    fn counters(&self) -> [(&'static str, &'static str, u64); 14] {
         let s = &self.0;
         [
             (
@@ -219,6 +219,11 @@ impl EngineFigures {
             ),
             ("swaps", "Preemptions by swapping", s.swaps),
             ("recomputes", "Preemptions by recomputation", s.recomputes),
+            (
+                "failed_steps",
+                "Steps that failed and were run again, request by request",
+                s.failed_steps,
+            ),
             ("steps", "Steps of the engine", s.steps),
         ]
     }

@@ -63,7 +63,7 @@ pub(crate) fn run(
     let layer = place.layer;
     let mut tables: [&[PageId]; SPANS_MAX] = [&[]; SPANS_MAX];
     for (table, span) in tables.iter_mut().zip(place.step.spans) {
-        *table = memory.table.pages(span.sequence, layer)?;
+        *table = memory.table().pages(span.sequence, layer)?;
     }
     work.row_refs.clear();
     for (span, table) in place.step.spans.iter().zip(0u32..) {
@@ -126,7 +126,7 @@ fn project(
 fn find_slots(work: &mut Workspace, memory: &Memory, place: Place<'_>) -> Result<(), ModelError> {
     work.slots.clear();
     for span in place.step.spans {
-        let pages = memory.table.pages(span.sequence, place.layer)?;
+        let pages = memory.table().pages(span.sequence, place.layer)?;
         let positions = span.position..span.position + span.rows_of(work.hidden);
         work.slots.extend(positions.map(|p| KvSlot {
             page: pages[p / PAGE_POSITIONS],

@@ -8,6 +8,7 @@ use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
 use model::{Decoder, Memory, MemoryOptions, Model, Ops, Rows, Span, Step};
+use state::TenantId;
 use weights::gguf::Gguf;
 use weights::load::LoadOptions;
 
@@ -51,11 +52,13 @@ pub fn logits_in(model: &Arc<Model>, tokens: &[u32], way: Way, context: usize) -
         kv_type: way.kv_type,
         context,
         sequences: 1,
+        state_bytes: None,
+        swap_bytes: 0,
     };
     let mut memory = Memory::new(&model.architecture, options).unwrap();
     let ops = Ops::new(way.isa, Pool::new(way.threads));
     let mut decoder = Decoder::new(Arc::clone(model), ops, way.chunk, context).unwrap();
-    let sequence = memory.table_mut().create().unwrap();
+    let sequence = memory.create(TenantId::LOCAL).unwrap();
     let mut rows = Vec::new();
     for part in tokens.chunks(way.chunk) {
         let spans = [Span::tokens(sequence, rows.len(), part, Rows::All)];

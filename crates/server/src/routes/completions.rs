@@ -125,15 +125,20 @@ fn engine_request(
         .map_err(|error| ApiError::of_sampling(&error))?;
     let log_probs = request.logprobs.map(|n| check_log_probs("logprobs", n));
     let log_probs = log_probs.transpose()?;
-    // A prompt is scored by its way to one more token, which is then not told.
-    let max_tokens = request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS).max(1);
+    let echo = request.echo.unwrap_or(false);
+    let prompt_log_probs = log_probs.filter(|_| echo);
+    let mut max_tokens = request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS) as usize;
+    if prompt_log_probs.is_none() {
+        // The engine has nothing to do for an echo without an answer; its one token is not told.
+        max_tokens = max_tokens.max(1);
+    }
     Ok(Request {
         sampling,
-        max_tokens: Some(max_tokens as usize),
+        max_tokens: Some(max_tokens),
         stop: check_stops(request.stop.take())?,
         ignore_end: request.ignore_eos.unwrap_or(false),
         log_probs,
-        prompt_log_probs: log_probs.filter(|_| request.echo.unwrap_or(false)),
+        prompt_log_probs,
         logits_hash: request.logits_hash.unwrap_or(false),
         cache_prompt: request.cache_prompt.unwrap_or(true),
         ..Request::default()

@@ -8,4 +8,8 @@ impl Policy for Full {
     fn evictable(&self, _first: usize, _last: usize, _len: usize) -> bool {
         false
     }
+
+    fn forgets(&self) -> bool {
+        false
+    }
 }
