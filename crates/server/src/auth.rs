@@ -144,7 +144,7 @@ impl ApiKeys {
     /// Who sent a request with these headers.
     fn caller(&self, headers: &HeaderMap) -> Result<Caller, ApiError> {
         if self.is_empty() {
-            return Ok(Caller::default());
+            return Ok(Caller::ANYBODY);
         }
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             let message = "this server needs an API key: send `Authorization: Bearer KEY`";
@@ -166,12 +166,20 @@ impl ApiKeys {
 }
 
 /// Who sent a request.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// For fairness, and so that nobody sees another's prefixes.
     pub(crate) tenant: TenantId,
     /// The name beside the key.
     pub(crate) name: Option<Arc<str>>,
+}
+
+impl Caller {
+    /// Anybody, where there are no keys.
+    const ANYBODY: Self = Self {
+        tenant: TenantId::LOCAL,
+        name: None,
+    };
 }
 
 /// Lets a request pass if its key is known and its tenant has not sent too many.
@@ -214,7 +222,7 @@ mod tests {
         assert_eq!(ann.tenant, second.tenant);
         let bob = caller(Some("Bearer fedcba9876543210")).unwrap();
         assert_ne!(ann.tenant, bob.tenant);
-        assert_ne!(ann.tenant, TenantId::default());
+        assert_ne!(ann.tenant, TenantId::LOCAL);
     }
 
     #[test]
