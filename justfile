@@ -35,6 +35,10 @@ peers *args:
 fuzz seconds="60":
     PLAINCHANT_FUZZ_SECONDS={{seconds}} cargo test --release -p plainchant-weights --test fuzz_gguf -- --nocapture
 
+# The official openai client and schemathesis against the server.
+openai *args:
+    tests/openai/run {{args}}
+
 # The binary as it is given out.
 dist:
     cargo build --profile dist

@@ -103,7 +103,7 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 /// Whether standard error takes colours.
-fn colours() -> bool {
+pub(crate) fn colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     io::stderr().is_terminal() && !refused
 }

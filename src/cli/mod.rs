@@ -5,6 +5,7 @@ mod models;
 mod perplexity;
 mod run;
 mod sampling;
+mod serve;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ pub(crate) use bench::BenchArgs;
 pub(crate) use models::{InspectArgs, ModelsArgs, PullArgs};
 pub(crate) use perplexity::{PerplexityArgs, WINDOW_MIN};
 pub(crate) use run::RunArgs;
+pub(crate) use serve::{LogArgs, LogFormat, ServeArgs};
 pub(crate) use shared::DEFAULT_CONTEXT;
 pub(crate) use tokenize::TokenizeArgs;
 
@@ -108,6 +110,8 @@ fn hint(error: &clap::Error) -> Option<String> {
 pub(crate) enum Command {
     /// Answer a prompt; the answer goes to standard output as it is generated.
     Run(Box<RunArgs>),
+    /// Answer requests over HTTP, many at once, as the OpenAI API does.
+    Serve(Box<ServeArgs>),
     /// Fetch a model into the cache, or check the one there, and print the path of its file.
     Pull(PullArgs),
     /// List the models known by name, and the files in the cache.

@@ -11,6 +11,7 @@ mod perplexity;
 mod prompt;
 mod pull;
 mod run;
+mod serve;
 mod tokenize;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     interrupt::install()?;
     match command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => done(serve::run(&args)),
         Command::Pull(args) => done(pull::run(&args)),
         Command::Models(args) => done(models::run(&args)),
         Command::Inspect(args) => done(inspect::run(&args)),

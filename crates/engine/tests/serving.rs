@@ -54,7 +54,7 @@ impl Tiny {
         });
         let mut run = Run::default();
         let id = engine.submit(request.clone()).unwrap();
-        run.to_end(&mut engine);
+        run.finish(&mut engine);
         run.answers.remove(&id).unwrap()
     }
 }
@@ -127,7 +127,7 @@ impl Run {
         events.into_iter().for_each(|event| self.take(event));
     }
 
-    fn to_end(&mut self, engine: &mut Engine) {
+    fn finish(&mut self, engine: &mut Engine) {
         for _ in 0..100_000 {
             if engine.is_idle() {
                 assert_eq!(engine.stats().pages_held, 0, "all pages came back");
@@ -170,7 +170,7 @@ fn requests(count: usize, seed: u64) -> Vec<Request> {
             false => random.below(250) as u32,
         };
         let prompt = (0..len).map(token).collect();
-        let temperature = if i % 2 == 0 { 0.0 } else { 0.9 };
+        let temperature = if i.is_multiple_of(2) { 0.0 } else { 0.9 };
         Request {
             prompt,
             sampling: Sampling {
@@ -180,7 +180,7 @@ fn requests(count: usize, seed: u64) -> Vec<Request> {
                 ..Sampling::default()
             },
             max_tokens: Some(1 + random.below(140)),
-            ignore_end: i % 3 != 0,
+            ignore_end: !i.is_multiple_of(3),
             logits_hash: i % 4 == 1,
             prompt_log_probs: (i % 5 == 2).then_some(1),
             tenant: TenantId(i as u64 % 3 / 2),
@@ -222,7 +222,7 @@ fn compare_requests(
             run.cancel(&mut engine, some);
         }
     }
-    run.to_end(&mut engine);
+    run.finish(&mut engine);
     let mut compared = 0;
     for (which, id) in ids {
         let answer = &run.answers[&id];
@@ -314,14 +314,14 @@ fn a_cached_prefix_changes_nothing() {
         let mut ids = Vec::new();
         for _ in 0..2 {
             ids.push(engine.submit(request.clone()).unwrap());
-            run.to_end(&mut engine);
+            run.finish(&mut engine);
         }
         let other_tenant = Request {
             tenant: TenantId(9),
             ..request.clone()
         };
         ids.push(engine.submit(other_tenant).unwrap());
-        run.to_end(&mut engine);
+        run.finish(&mut engine);
         let answers: Vec<&Answer> = ids.iter().map(|id| &run.answers[id]).collect();
         assert_eq!(answers[0].meaning(), answers[1].meaning());
         assert_eq!(answers[0].meaning(), answers[2].meaning());
@@ -360,7 +360,7 @@ fn several_answers_to_a_prompt_are_those_of_the_derived_seeds() {
     });
     let mut run = Run::default();
     let ids: Vec<_> = (0..4).map(|i| engine.submit(request(i)).unwrap()).collect();
-    run.to_end(&mut engine);
+    run.finish(&mut engine);
     for (id, index) in ids.iter().zip(0..) {
         assert_eq!(
             run.answers[id].meaning(),
@@ -386,7 +386,7 @@ fn a_prompt_can_be_scored_without_an_answer() {
     let mut engine = tiny.engine(options());
     let mut run = Run::default();
     let id = engine.submit(request).unwrap();
-    run.to_end(&mut engine);
+    run.finish(&mut engine);
     let answer = &run.answers[&id];
     assert_eq!(
         (answer.tokens.len(), answer.prompt_log_probs.len()),
@@ -432,7 +432,7 @@ fn an_abort_in_any_state_spares_the_neighbours() {
                 if !ended {
                     run.cancel(&mut engine, ids[victim]);
                 }
-                run.to_end(&mut engine);
+                run.finish(&mut engine);
                 for (i, id) in ids.iter().enumerate().filter(|(i, _)| *i != victim) {
                     // The victim changes from round to round: so all are compared with each alone.
                     assert_eq!(run.answers[id].tokens.len(), 180, "{i}");
@@ -496,7 +496,7 @@ fn what_never_fits_and_what_is_too_many_is_refused_with_the_numbers() {
     assert!(is_told, "{full:?}");
     assert_eq!((engine.stats().submitted, engine.stats().rejected), (3, 3));
     let mut run = Run::default();
-    run.to_end(&mut engine);
+    run.finish(&mut engine);
     assert_eq!(run.answers.len(), 3);
 }
 

@@ -36,11 +36,11 @@ pub(super) enum Layer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FakeFault {
     /// Copies of shared pages are not made.
-    LoseCopies,
+    Copies,
     /// Swapped pages come back empty.
-    LoseSwaps,
+    Swaps,
     /// A sequence's pages are not taken back when it ends.
-    LoseEnds,
+    Ends,
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Fake {
         for &step in self.table.moves() {
             match step {
                 Move::Copy { store, from, to } => {
-                    if self.fault != Some(FakeFault::LoseCopies) {
+                    if self.fault != Some(FakeFault::Copies) {
                         self.stores[store][to.0 as usize] = self.stores[store][from.0 as usize];
                     }
                 }
@@ -152,7 +152,7 @@ impl Fake {
                     offset,
                 } => {
                     let bytes = self.swapped.remove(&(sequence, offset)).unwrap();
-                    if self.fault != Some(FakeFault::LoseSwaps) {
+                    if self.fault != Some(FakeFault::Swaps) {
                         self.stores[store][page.0 as usize] = bytes;
                     }
                     self.now += Duration::from_micros(2);
@@ -305,7 +305,7 @@ impl Runner for Fake {
     }
 
     fn end(&mut self, sequence: SequenceId, shares: bool) -> Result<(), EngineError> {
-        if self.fault == Some(FakeFault::LoseEnds) {
+        if self.fault == Some(FakeFault::Ends) {
             return Ok(());
         }
         self.alive.remove(&sequence);

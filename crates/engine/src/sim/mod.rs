@@ -112,9 +112,9 @@ fn planted_faults_are_found() {
         );
     }
     let faults = [
-        (FakeFault::LoseCopies, "token"),
-        (FakeFault::LoseSwaps, "token"),
-        (FakeFault::LoseEnds, "sequences for"),
+        (FakeFault::Copies, "token"),
+        (FakeFault::Swaps, "token"),
+        (FakeFault::Ends, "sequences for"),
     ];
     for (fault, told) in faults {
         found(
