@@ -160,22 +160,18 @@ pub(crate) fn tokenizer(file: &Gguf) -> Result<Arc<Tokenizer>> {
     Ok(Arc::new(Tokenizer::from_gguf(file)?))
 }
 
-/// The chat template of a model, where it has one.
+/// The chat template of a model, where it has one; `complaint` is what is said of one that can't be used.
 ///
 /// # Errors
 /// When it can't be compiled.
-pub(crate) fn chat_template(tokenizer: &Tokenizer) -> Result<Option<ChatTemplate>> {
-    let name = |id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
-    let (bos, eos) = (tokenizer.bos().map(name), tokenizer.eos().map(name));
-    let template = tokenizer
-        .chat_template()
-        .map(|source| ChatTemplate::new(source, bos.as_deref(), eos.as_deref()));
-    match template.transpose() {
+pub(crate) fn chat_template(
+    tokenizer: &Tokenizer,
+    complaint: &'static str,
+) -> Result<Option<ChatTemplate>> {
+    match ChatTemplate::of(tokenizer) {
         // Not the model's fault.
         Err(error @ TemplateError::NoThread(_)) => Err(error.into()),
-        template => {
-            template.context("the model's chat template can't be used; --raw does without it")
-        }
+        template => template.context(complaint),
     }
 }
 
@@ -257,14 +253,26 @@ pub(crate) fn check_prompt(prompt: usize, context: usize, trained: usize) -> Res
 /// # Errors
 /// When more was asked for than the model was trained for.
 pub(crate) fn context(asked: Option<usize>, trained: usize) -> Result<usize> {
+    positions(asked, (1, DEFAULT_CONTEXT), trained)
+}
+
+/// What `--ctx` asks for, at least `least`, or else `default`, less where the model was trained for less.
+///
+/// # Errors
+/// When more was asked for than the model was trained for.
+pub(crate) fn positions(
+    asked: Option<usize>,
+    (least, default): (usize, usize),
+    trained: usize,
+) -> Result<usize> {
     match asked {
         Some(asked) if asked > trained => {
             let message = format!(
-                "--ctx is {asked}: it must be from 1 to {trained}, the positions that the model was trained for"
+                "--ctx is {asked}: it must be from {least} to {trained}, the positions that the model was trained for"
             );
             Err(Usage(message).into())
         }
         Some(asked) => Ok(asked),
-        None => Ok(trained.min(DEFAULT_CONTEXT)),
+        None => Ok(trained.min(default)),
     }
 }

@@ -134,16 +134,8 @@ fn window(asked: Option<u32>, trained: usize) -> Result<usize> {
             report::counted(trained, "position")
         );
     }
-    match asked.map(|asked| asked as usize) {
-        Some(asked) if asked > trained => {
-            let message = format!(
-                "--ctx is {asked}: it must be from {least} to {trained}, the positions that the model was trained for"
-            );
-            Err(Usage(message).into())
-        }
-        Some(asked) => Ok(asked),
-        None => Ok(trained.min(DEFAULT_WINDOW)),
-    }
+    let asked = asked.map(|asked| asked as usize);
+    session::positions(asked, (least, DEFAULT_WINDOW), trained)
 }
 
 fn for_people(report: &Report<'_>) -> String {

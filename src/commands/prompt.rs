@@ -100,7 +100,10 @@ pub(crate) fn encode(
     let template = if raw {
         None
     } else {
-        session::chat_template(tokenizer)?
+        session::chat_template(
+            tokenizer,
+            "the model's chat template can't be used; --raw does without it",
+        )?
     };
     let Some(template) = template else {
         if system.is_some() {

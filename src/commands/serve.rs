@@ -8,11 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use engine::{Engine, EngineOptions};
 use kernels::CONTRACT_VERSION;
-use kernels::isa::Isa;
 use kernels::pages::KvType;
 use model::{Memory, Model};
 use server::{ApiKeys, Options, Served, Shutdown};
-use text::ChatTemplate;
 use weights::gguf::Gguf;
 use weights::source::Reference;
 
@@ -28,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// When an argument is out of range, the model can't be had or run, or the address not be listened at.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let options = options(args)?;
-    let isa = Isa::from_env()?;
+    let isa = session::isa()?;
     let path = session::fetch(&args.model.model)?;
     let file = Gguf::open(&path)?;
     let trained = model::arch::read(&file)?.context;
@@ -38,8 +36,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("can't listen at {address}"))?;
     let tokenizer = session::tokenizer(&file)?;
-    let template =
-        ChatTemplate::of(&tokenizer).context("the model's chat template can't be used")?;
+    let template = session::chat_template(&tokenizer, "the model's chat template can't be used")?;
     log(&args.log);
 
     let pool = session::pool(args.thread_count())?;

@@ -108,7 +108,7 @@ pub(crate) struct Scheduler<P> {
     /// Those whose state could not be had for reasons other than room.
     lost: Vec<(RequestId, EngineError)>,
     pub(crate) totals: Totals,
-    /// Planted by tests only.
+    #[cfg(test)]
     pub(crate) fault: Option<Fault>,
 }
 
@@ -126,6 +126,7 @@ impl<P> Scheduler<P> {
             is_blocked: false,
             lost: Vec::new(),
             totals: Totals::default(),
+            #[cfg(test)]
             fault: None,
         }
     }
@@ -226,10 +227,11 @@ impl<P> Scheduler<P> {
 
     /// The step ran `item`.
     pub(crate) fn ran(&mut self, item: Item, runner: &mut impl Runner) -> Result<(), EngineError> {
+        let is_fair = !self.has(Fault::Unfair);
         let task = &mut self.tasks[item.at];
         let (before, was_decoding) = (task.done, task.is_decoding());
         task.advance(item.run);
-        if self.fault != Some(Fault::Unfair) {
+        if is_fair {
             self.tenants.charge(task.tenant, item.run);
         }
         let (after, shares) = (task.done, task.shares);
@@ -517,9 +519,16 @@ impl<P> Scheduler<P> {
         }
     }
 
-    /// Whether this fault is planted.
+    /// Whether this fault is planted, which only tests do.
+    #[cfg(test)]
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.fault == Some(fault)
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unused_self, reason = "as in tests")]
+    pub(crate) fn has(&self, _: Fault) -> bool {
+        false
     }
 }
 

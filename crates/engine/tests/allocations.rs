@@ -1,12 +1,15 @@
 //! A steady decode step allocates nothing but the texts of its tokens. (Without the test harness, whose own
 //! threads allocate now and then.)
-#![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../../model/tests/common/counting.rs"]
+mod counting;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
+use counting::ALLOCATIONS;
 use engine::{Engine, EngineOptions, Event, Request};
 use kernels::isa::Isa;
 use kernels::pool::Pool;
@@ -17,27 +20,6 @@ use weights::load::LoadOptions;
 
 const THREADS: usize = 2;
 const SEQUENCES: usize = 8;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn main() {
     let path =

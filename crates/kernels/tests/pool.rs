@@ -258,17 +258,25 @@ fn an_idle_pool_can_be_dropped() {
     }
 }
 
+/// The mode of the control register in which denormals are flushed to zero, and the standard one.
+#[cfg(target_arch = "x86_64")]
+const FLUSH_TO_ZERO: u32 = STANDARD | 1 << 15;
+#[cfg(target_arch = "x86_64")]
+const STANDARD: u32 = 0x1f80;
+
+/// Sets this thread's floating-point control register.
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+fn set(mxcsr: u32) {
+    // SAFETY: sets a control register of this thread from a valid value in memory.
+    unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr) };
+}
+
 #[cfg(target_arch = "x86_64")]
 #[test]
-#[allow(unsafe_code)]
 fn workers_and_caller_compute_in_the_standard_environment() {
-    const FLUSH_TO_ZERO: u32 = 1 << 15;
-    let set = |mxcsr: u32| {
-        // SAFETY: sets a control register of this thread from a valid value in memory.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr) };
-    };
     let pool = Pool::new(3);
-    set(0x1f80 | FLUSH_TO_ZERO);
+    set(FLUSH_TO_ZERO);
     assert!(!fpenv::is_standard(), "the planted setting took no effect");
     for chunks in [1, 64] {
         let standard = AtomicUsize::new(0);
@@ -289,22 +297,16 @@ fn workers_and_caller_compute_in_the_standard_environment() {
         standard.fetch_add(usize::from(fpenv::is_standard()), Ordering::Relaxed);
     });
     assert_eq!(standard.load(Ordering::Relaxed), 64);
-    set(0x1f80);
+    set(STANDARD);
     assert!(fpenv::is_standard());
 }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-#[allow(unsafe_code)]
 fn small_work_of_the_caller_alone_is_done_in_the_standard_environment() {
-    const FLUSH_TO_ZERO: u32 = 1 << 15;
-    let set = |mxcsr: u32| {
-        // SAFETY: sets a control register of this thread from a valid value in memory.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const mxcsr) };
-    };
     let pool = Pool::new(2);
     let mut rows = [1.0; 32];
-    set(0x1f80 | FLUSH_TO_ZERO);
+    set(FLUSH_TO_ZERO);
     let standard = AtomicUsize::new(0);
     kernels::rows::for_each_row(&pool, &mut rows, 16, &|_, _| {
         standard.fetch_add(usize::from(fpenv::is_standard()), Ordering::Relaxed);
@@ -317,7 +319,7 @@ fn small_work_of_the_caller_alone_is_done_in_the_standard_environment() {
         standard.fetch_add(usize::from(fpenv::is_standard()), Ordering::Relaxed);
     });
     assert!(!fpenv::is_standard());
-    set(0x1f80);
+    set(STANDARD);
     assert_eq!(standard.load(Ordering::Relaxed), 3);
 }
 

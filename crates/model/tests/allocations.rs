@@ -1,13 +1,15 @@
 //! A steady decode step allocates nothing. (Without the test harness, whose own threads allocate now and then.)
-#![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
+#[path = "common/counting.rs"]
+mod counting;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use common::{fixture, load};
+use counting::ALLOCATIONS;
 use kernels::isa::Isa;
 use kernels::pages::KvType;
 use kernels::pool::Pool;
@@ -15,27 +17,6 @@ use model::{Decoder, Memory, MemoryOptions, Ops, Rows, Span, Step};
 use state::TenantId;
 
 const THREADS: usize = 2;
-
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: hands everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller vouches.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn main() {
     let model = load(&fixture("gemma3.gguf"));

@@ -175,24 +175,19 @@ impl Worker {
                 hook();
             }
             self.cancel_gone(&mut gone, &mut events);
-            if !self.engine.is_idle() {
-                self.step(&mut events);
+            let steps = !self.engine.is_idle();
+            if steps && let Err(error) = self.engine.step(&mut events) {
+                tracing::error!(%error, "a step failed");
             }
-            self.publish();
+            let stats = self.publish();
+            if steps {
+                let tokens = stats.last_step_tokens as f64;
+                self.metrics.step_tokens.observe(tokens);
+                let seconds = stats.last_step_ms / 1000.0;
+                self.metrics.step_seconds.observe(seconds);
+            }
             self.deliver(&mut events);
         }
-    }
-
-    fn step(&mut self, events: &mut Vec<Event>) {
-        if let Err(error) = self.engine.step(events) {
-            tracing::error!(%error, "a step failed");
-        }
-        let stats = self.engine.stats();
-        let tokens = stats.last_step_tokens as f64;
-        self.metrics.step_tokens.observe(tokens);
-        self.metrics
-            .step_seconds
-            .observe(stats.last_step_ms / 1000.0);
     }
 
     /// Takes what has come; waits for it when there is nothing to do. False when nothing can come any more.
@@ -291,8 +286,11 @@ impl Worker {
         }
     }
 
-    fn publish(&self) {
-        *lock(&self.shared.stats) = self.engine.stats();
+    /// Lets the server see the engine's figures, and gives them.
+    fn publish(&self) -> EngineStats {
+        let stats = self.engine.stats();
+        *lock(&self.shared.stats) = stats;
+        stats
     }
 }
 

@@ -7,7 +7,7 @@
 use kernels::pages::{PAGE_POSITIONS, PageId};
 
 use crate::error::StateError;
-use crate::sequence::{SequenceId, first, last};
+use crate::sequence::SequenceId;
 use crate::table::Table;
 use crate::tree::NodeId;
 
@@ -131,7 +131,7 @@ impl Table {
                 continue;
             }
             for (b, page) in pages.iter_mut().enumerate() {
-                if *page != PageId::NONE && layer.policy.evictable(first(b), last(b), len) {
+                if *page != PageId::NONE && layer.is_behind(b, len) {
                     self.pools[store].release(std::mem::replace(page, PageId::NONE));
                     self.totals.forgotten += 1;
                 }

@@ -4,7 +4,7 @@ use kernels::pages::{PAGE_POSITIONS, PageId};
 
 use crate::error::StateError;
 use crate::evict::{Need, Shared};
-use crate::sequence::{SequenceId, first, last};
+use crate::sequence::SequenceId;
 use crate::table::Table;
 
 impl Table {
@@ -91,7 +91,7 @@ impl Table {
                     continue;
                 }
                 for (b, &page) in pages.iter().enumerate() {
-                    let is_behind = layer.policy.evictable(first(b), last(b), sequence.len);
+                    let is_behind = layer.is_behind(b, sequence.len);
                     if page != PageId::NONE && is_behind {
                         holders[page.0 as usize] += 1;
                     }
@@ -114,9 +114,7 @@ impl Table {
             .filter(|layer| layer.store == store);
         let paged = paged.map(|layer| {
             let blocks = 0..len.div_ceil(PAGE_POSITIONS);
-            blocks
-                .filter(|&b| !layer.policy.evictable(first(b), last(b), len))
-                .count()
+            blocks.filter(|&b| !layer.is_behind(b, len)).count()
         });
         let fixed = self
             .layout

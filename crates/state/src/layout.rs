@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::error::StateError;
 use crate::policy::Policy;
+use crate::sequence::{first, last};
 use crate::spec::{LayerState, StateSpec};
 
 /// A layer that remembers something for each position.
@@ -12,6 +13,13 @@ pub(crate) struct PagedLayer {
     pub(crate) layer: usize,
     pub(crate) store: usize,
     pub(crate) policy: Arc<dyn Policy>,
+}
+
+impl PagedLayer {
+    /// Whether no query from position `len` on sees anything of page `block` of a sequence.
+    pub(crate) fn is_behind(&self, block: usize, len: usize) -> bool {
+        self.policy.evictable(first(block), last(block), len)
+    }
 }
 
 /// A layer that remembers something of one size.

@@ -3,7 +3,7 @@
 use kernels::pages::{PAGE_POSITIONS, PageId};
 
 use crate::error::StateError;
-use crate::sequence::{Sequence, SequenceId, first, last};
+use crate::sequence::{Sequence, SequenceId, first};
 use crate::table::Table;
 use crate::tree::{Checkpoint, Found, NodeId, TenantId};
 
@@ -113,8 +113,7 @@ impl Table {
         let blocks = len.div_ceil(PAGE_POSITIONS);
         self.layout.paged.iter().enumerate().all(|(i, layer)| {
             path[..blocks].iter().enumerate().rev().all(|(b, &node)| {
-                self.tree.node(node).pages[i] != PageId::NONE
-                    || layer.policy.evictable(first(b), last(b), len)
+                self.tree.node(node).pages[i] != PageId::NONE || layer.is_behind(b, len)
             })
         })
     }
@@ -124,7 +123,7 @@ impl Table {
         for (i, layer) in self.layout.paged.iter().enumerate() {
             for (b, &node) in path[..blocks].iter().enumerate() {
                 let page = self.tree.node(node).pages[i];
-                let is_needed = !layer.policy.evictable(first(b), last(b), len);
+                let is_needed = !layer.is_behind(b, len);
                 let page = if is_needed { page } else { PageId::NONE };
                 if page != PageId::NONE {
                     self.pools[layer.store].share(page);

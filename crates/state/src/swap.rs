@@ -5,7 +5,7 @@ use kernels::pages::{PAGE_POSITIONS, PageId};
 use crate::error::StateError;
 use crate::evict::Need;
 use crate::moves::Move;
-use crate::sequence::{SequenceId, first, last};
+use crate::sequence::SequenceId;
 use crate::table::Table;
 
 impl Table {
@@ -62,7 +62,7 @@ impl Table {
         for (layer, pages) in self.layout.paged.iter().zip(&sequence.pages) {
             let written = pages.iter().take(len.div_ceil(PAGE_POSITIONS)).enumerate();
             written
-                .filter(|&(b, _)| !layer.policy.evictable(first(b), last(b), len))
+                .filter(|&(b, _)| !layer.is_behind(b, len))
                 .for_each(|(_, &page)| save(layer.store, page));
         }
         for (layer, &slot) in self.layout.fixed.iter().zip(&sequence.slots) {
@@ -107,7 +107,7 @@ impl Table {
         };
         for (layer, pages) in self.layout.paged.iter().zip(&mut sequence.pages) {
             pages.extend((0..len.div_ceil(PAGE_POSITIONS)).map(|b| {
-                let is_behind = layer.policy.evictable(first(b), last(b), len);
+                let is_behind = layer.is_behind(b, len);
                 if is_behind {
                     PageId::NONE
                 } else {

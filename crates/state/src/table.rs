@@ -6,7 +6,7 @@ use crate::error::StateError;
 use crate::layout::{Layout, Place};
 use crate::moves::Move;
 use crate::pool::Pool;
-use crate::sequence::{Sequence, SequenceId, Started, first, last};
+use crate::sequence::{Sequence, SequenceId, Started};
 use crate::spec::LayerState;
 use crate::stats::{Stats, Totals};
 use crate::tree::{NodeId, TenantId, Tree};
@@ -288,9 +288,11 @@ impl Table {
         let len = len.min(sequence.len);
         let keep = len.div_ceil(PAGE_POSITIONS);
         for (state, pages) in self.layout.paged.iter().zip(&sequence.pages) {
-            let lost = pages.iter().take(keep).enumerate().any(|(b, &page)| {
-                page == PageId::NONE && !state.policy.evictable(first(b), last(b), len)
-            });
+            let lost = pages
+                .iter()
+                .take(keep)
+                .enumerate()
+                .any(|(b, &page)| page == PageId::NONE && !state.is_behind(b, len));
             if lost {
                 return Err(StateError::Forgotten {
                     sequence: id,

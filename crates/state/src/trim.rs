@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use kernels::pages::PageId;
 
-use crate::sequence::{first, last};
 use crate::table::Table;
 use crate::tree::NodeId;
 
@@ -64,7 +63,7 @@ impl Table {
         let mut gained = false;
         for (i, layer) in self.layout.paged.iter().enumerate() {
             let page = self.tree.node(node).pages[i];
-            let is_behind = layer.policy.evictable(first(block), last(block), len);
+            let is_behind = layer.is_behind(block, len);
             if layer.store == store && page != PageId::NONE && is_behind {
                 let pool = &mut self.pools[store];
                 if pool.is_cached(page) {

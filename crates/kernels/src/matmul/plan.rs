@@ -28,16 +28,19 @@ fn group_cost(weight: &PackedMatrix, rows: usize) -> usize {
     reading.max(computing).max(1)
 }
 
-/// The smallest number of parts of the input that stay in the second-level cache from one group to the next.
-fn parts_in_cache<'w>(rows: usize, weights: impl Iterator<Item = &'w PackedMatrix>) -> usize {
+/// The smallest number of parts of the input, of at most `most`, that stay in the second-level cache from one group to
+/// the next.
+fn parts_in_cache<'w>(
+    rows: usize,
+    weights: impl Iterator<Item = &'w PackedMatrix>,
+    most: usize,
+) -> usize {
     let row_bytes = |weight: &PackedMatrix| match weight.input_kind() {
         InputKind::Float => 0,
         InputKind::Quantized => activations::row_bytes(weight.cols()),
     };
     let bytes = rows * weights.map(row_bytes).max().unwrap_or(0);
-    bytes
-        .div_ceil(MAX_INPUT_BYTES)
-        .clamp(1, rows.div_ceil(activations::PANEL_ROWS))
+    bytes.div_ceil(MAX_INPUT_BYTES).clamp(1, most)
 }
 
 /// Into how many parts the input can be split: quantised rows by panels.
@@ -102,8 +105,8 @@ impl Plan {
             .map(|weight| weight.groups() * group_cost(weight, rows))
             .sum();
         let target = (total / (threads * CHUNKS_PER_THREAD)).max(MIN_CHUNK);
-        let mut parts = parts_in_cache(rows, weights.clone());
         let parts_max = parts_at_most(rows, weights.clone());
+        let mut parts = parts_in_cache(rows, weights.clone(), parts_max);
         let rows_of_part = rows.div_ceil(parts);
         let mut cuts = [Cut::default(); PRODUCTS_MAX];
         let (mut products, mut pieces) = (0, 0);

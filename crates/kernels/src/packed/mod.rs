@@ -314,7 +314,7 @@ impl PackAll<'_> {
                         let start = self.packed.group(group).cast_mut();
                         // A whole group writes all of its bytes but the padding behind them.
                         let kept = match rows.len() == GROUP {
-                            true => layout.bytes - PADDING.min(layout.bytes),
+                            true => layout.bytes.saturating_sub(PADDING),
                             false => 0,
                         };
                         start.add(kept).write_bytes(0, layout.bytes - kept);

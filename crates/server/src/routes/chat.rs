@@ -94,10 +94,7 @@ fn engine_request(
     seed: u64,
     vocabulary: usize,
 ) -> Result<Request, ApiError> {
-    let sampling = request.sampling().to_sampling(seed);
-    sampling
-        .validate(vocabulary)
-        .map_err(|error| ApiError::of_sampling(&error))?;
+    let sampling = request.sampling(seed, vocabulary)?;
     let log_probs = match (request.logprobs.unwrap_or(false), request.top_logprobs) {
         (true, top) => Some(check_log_probs("top_logprobs", top.unwrap_or(0))?),
         (false, None) => None,

@@ -119,10 +119,7 @@ fn engine_request(
     seed: u64,
     vocabulary: usize,
 ) -> Result<Request, ApiError> {
-    let sampling = request.sampling().to_sampling(seed);
-    sampling
-        .validate(vocabulary)
-        .map_err(|error| ApiError::of_sampling(&error))?;
+    let sampling = request.sampling(seed, vocabulary)?;
     let log_probs = request.logprobs.map(|n| check_log_probs("logprobs", n));
     let log_probs = log_probs.transpose()?;
     let echo = request.echo.unwrap_or(false);

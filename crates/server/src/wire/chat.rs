@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    LogitBias, Metadata, Never, Only, SamplingFields, Seed, ServiceTier, StreamOptions, Texts,
-    Usage,
+    LogitBias, Metadata, Never, Only, Seed, ServiceTier, StreamOptions, Texts, Usage, sampling_of,
 };
 
 /// A conversation and how to go on from it.
@@ -120,20 +119,7 @@ pub(crate) struct ChatRequest {
     pub(crate) prompt_cache_key: Option<Never>,
 }
 
-impl ChatRequest {
-    pub(crate) fn sampling(&self) -> SamplingFields<'_> {
-        SamplingFields {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            logit_bias: self.logit_bias.as_ref(),
-        }
-    }
-}
+sampling_of!(ChatRequest);
 
 /// A message of a conversation.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -7,7 +7,7 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{LogitBias, Metadata, Never, SamplingFields, Seed, StreamOptions, Texts, Usage};
+use super::{LogitBias, Metadata, Never, Seed, StreamOptions, Texts, Usage, sampling_of};
 
 /// Prompts and how to go on from them.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -79,20 +79,7 @@ pub(crate) struct CompletionRequest {
     pub(crate) suffix: Option<Never>,
 }
 
-impl CompletionRequest {
-    pub(crate) fn sampling(&self) -> SamplingFields<'_> {
-        SamplingFields {
-            temperature: self.temperature,
-            top_p: self.top_p,
-            top_k: self.top_k,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            logit_bias: self.logit_bias.as_ref(),
-        }
-    }
-}
+sampling_of!(CompletionRequest);
 
 /// A prompt.
 #[derive(Clone, Debug)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use engine::sampling::Sampling;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::schema::{ObjectBuilder, Type};
@@ -179,39 +178,42 @@ pub(crate) enum ServiceTier {
 /// Pairs that go to the log.
 pub(crate) type Metadata = BTreeMap<String, String>;
 
-/// How tokens are chosen, as the fields of a request say.
-#[derive(Debug)]
-pub(crate) struct SamplingFields<'a> {
-    pub(crate) temperature: Option<f64>,
-    pub(crate) top_p: Option<f64>,
-    pub(crate) top_k: Option<u32>,
-    pub(crate) min_p: Option<f64>,
-    pub(crate) repetition_penalty: Option<f64>,
-    pub(crate) frequency_penalty: Option<f64>,
-    pub(crate) presence_penalty: Option<f64>,
-    pub(crate) logit_bias: Option<&'a LogitBias>,
-}
-
-impl SamplingFields<'_> {
-    /// As the engine takes them. Temperature is 1 where none is given, as in the OpenAI API.
-    pub(crate) fn to_sampling(&self, seed: u64) -> Sampling {
-        let plain = Sampling::default();
-        Sampling {
-            temperature: self.temperature.unwrap_or(1.0),
-            top_k: self.top_k.map_or(plain.top_k, |k| k as usize),
-            top_p: self.top_p.unwrap_or(plain.top_p),
-            min_p: self.min_p.unwrap_or(plain.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(plain.repetition_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(plain.frequency_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(plain.presence_penalty),
-            logit_bias: self
-                .logit_bias
-                .map(|bias| bias.0.clone())
-                .unwrap_or_default(),
-            seed,
+/// Gives requests the sampling that their fields ask for. (They can't share a struct of those fields: it would be read
+/// with `flatten`, which knows no unknown fields.)
+macro_rules! sampling_of {
+    ($request:ty) => {
+        impl $request {
+            /// How tokens are chosen, as the engine takes it. Temperature is 1 where none is given, as in the OpenAI API.
+            ///
+            /// # Errors
+            /// When a field is out of its range.
+            pub(crate) fn sampling(
+                &self,
+                seed: u64,
+                vocabulary: usize,
+            ) -> Result<engine::sampling::Sampling, crate::errors::ApiError> {
+                let plain = engine::sampling::Sampling::default();
+                let bias = self.logit_bias.as_ref().map(|bias| bias.0.clone());
+                let or = |asked: Option<f64>, plain| asked.unwrap_or(plain);
+                let sampling = engine::sampling::Sampling {
+                    temperature: or(self.temperature, 1.0),
+                    top_k: self.top_k.map_or(plain.top_k, |k| k as usize),
+                    top_p: or(self.top_p, plain.top_p),
+                    min_p: or(self.min_p, plain.min_p),
+                    repetition_penalty: or(self.repetition_penalty, plain.repetition_penalty),
+                    frequency_penalty: or(self.frequency_penalty, plain.frequency_penalty),
+                    presence_penalty: or(self.presence_penalty, plain.presence_penalty),
+                    logit_bias: bias.unwrap_or_default(),
+                    seed,
+                };
+                let checked = sampling.validate(vocabulary);
+                checked.map_err(|error| crate::errors::ApiError::of_sampling(&error))?;
+                Ok(sampling)
+            }
         }
-    }
+    };
 }
+pub(crate) use sampling_of;
 
 /// Tokens of a request and its answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]

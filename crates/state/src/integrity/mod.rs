@@ -2,7 +2,7 @@
 
 use kernels::pages::{PAGE_POSITIONS, PageId};
 
-use crate::sequence::{Sequence, SequenceId, first, last};
+use crate::sequence::{Sequence, SequenceId, first};
 use crate::table::Table;
 use crate::tree::{Node, NodeId};
 
@@ -213,9 +213,10 @@ impl Table {
             if pages.len() < len.div_ceil(PAGE_POSITIONS) {
                 return wrong("it lacks pages");
             }
-            let lost = pages.iter().enumerate().any(|(b, &page)| {
-                page == PageId::NONE && !layer.policy.evictable(first(b), last(b), len)
-            });
+            let lost = pages
+                .iter()
+                .enumerate()
+                .any(|(b, &page)| page == PageId::NONE && !layer.is_behind(b, len));
             if lost {
                 return wrong("a page that it can still see is gone");
             }
