@@ -178,7 +178,7 @@ made longer or shorter until they have the number asked for.";
 
 fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse() {
-        Ok(number) if number >= 1e-6 && number <= 1e6 => Ok(number),
+        Ok(number) if (1e-6..=1e6).contains(&number) => Ok(number),
         _ => Err("it must be a number from 0.000001 to 1000000".to_owned()),
     }
 }

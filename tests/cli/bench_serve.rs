@@ -50,7 +50,11 @@ impl Server {
     /// The bodies that had this field.
     fn bodies_with(&self, field: &str) -> Vec<Value> {
         let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|body| body.get(field).is_some()).cloned().collect()
+        asked
+            .iter()
+            .filter(|body| body.get(field).is_some())
+            .cloned()
+            .collect()
     }
 }
 
@@ -65,7 +69,9 @@ fn read(stream: &mut TcpStream) -> Asked {
             continue;
         };
         let head = head.to_lowercase();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
         let length: usize = length.map_or(0, |length| length.parse().unwrap());
         if body.len() == length {
             return Asked {
@@ -95,7 +101,9 @@ fn error(status: &str, message: &str) -> String {
 
 /// Tokens of a prompt: its words, and one at the beginning.
 fn prompt_tokens(body: &Value) -> usize {
-    let prompt = body.get("prompt").or_else(|| body.pointer("/messages/0/content"));
+    let prompt = body
+        .get("prompt")
+        .or_else(|| body.pointer("/messages/0/content"));
     prompt.unwrap().as_str().unwrap().split(' ').count() + 1
 }
 
@@ -118,7 +126,10 @@ fn answer(asked: &Asked) -> String {
             true => json!({"delta": {"content": text}, "finish_reason": reason}),
             false => json!({"text": text, "finish_reason": reason}),
         };
-        format!("data: {}\r\n\r\n", json!({"choices": [choice], "usage": null}))
+        format!(
+            "data: {}\r\n\r\n",
+            json!({"choices": [choice], "usage": null})
+        )
     };
     let mut events = String::from(": welcome\n\n");
     events += &piece("", None);
@@ -132,7 +143,16 @@ fn answer(asked: &Asked) -> String {
     stream_of(&(events + "data: [DONE]\n\n"))
 }
 
-const SMALL: &[&str] = &["--requests", "6", "--concurrency", "2", "--prompt-tokens", "20", "--output-tokens", "5"];
+const SMALL: &[&str] = &[
+    "--requests",
+    "6",
+    "--concurrency",
+    "2",
+    "--prompt-tokens",
+    "20",
+    "--output-tokens",
+    "5",
+];
 
 fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [SMALL, args].concat()
@@ -143,10 +163,19 @@ fn requests_are_counted_as_the_server_counts_them() {
     for endpoint in ["completions", "chat"] {
         let server = Server::new(answer);
         let report = server
-            .bench(&with(&["--endpoint", endpoint, "--shared-prefix-tokens", "10", "--json"]))
+            .bench(&with(&[
+                "--endpoint",
+                endpoint,
+                "--shared-prefix-tokens",
+                "10",
+                "--json",
+            ]))
             .json();
         assert_eq!(report["model"], "first");
-        assert_eq!((&report["succeeded"], &report["failed"]), (&json!(6), &json!(0)));
+        assert_eq!(
+            (&report["succeeded"], &report["failed"]),
+            (&json!(6), &json!(0))
+        );
         assert_eq!(report["prompt_is_exact"], true);
         assert_eq!(report["prompt_tokens_total"], 6 * 20);
         assert_eq!(report["output_tokens_total"], 6 * 5);
@@ -166,12 +195,27 @@ fn requests_are_counted_as_the_server_counts_them() {
 #[test]
 fn prompts_differ_and_share_what_they_should() {
     let server = Server::new(answer);
-    server.bench(&with(&["--shared-prefix-tokens", "10", "--model", "mine", "--json"])).json();
+    server
+        .bench(&with(&[
+            "--shared-prefix-tokens",
+            "10",
+            "--model",
+            "mine",
+            "--json",
+        ]))
+        .json();
     let bodies = server.bodies_with("stream_options");
-    let mut prompts: Vec<&str> =
-        bodies.iter().filter(|b| b["max_tokens"] == 5).map(|b| b["prompt"].as_str().unwrap()).collect();
+    let mut prompts: Vec<&str> = bodies
+        .iter()
+        .filter(|b| b["max_tokens"] == 5)
+        .map(|b| b["prompt"].as_str().unwrap())
+        .collect();
     assert_eq!(prompts.len(), 6);
-    assert!(bodies.iter().all(|body| body["model"] == "mine" && body["ignore_eos"] == true));
+    assert!(
+        bodies
+            .iter()
+            .all(|body| body["model"] == "mine" && body["ignore_eos"] == true)
+    );
     let first: Vec<&str> = prompts[0].split(' ').take(9).collect();
     for prompt in &prompts {
         assert_eq!(prompt.split(' ').take(9).collect::<Vec<_>>(), first);
@@ -184,15 +228,23 @@ fn prompts_differ_and_share_what_they_should() {
 #[test]
 fn a_server_without_extras_is_measured_by_what_comes() {
     let server = Server::new(|asked| {
-        let unknown = ["ignore_eos", "stream_options"].into_iter().find(|f| asked.body.get(*f).is_some());
+        let unknown = ["ignore_eos", "stream_options"]
+            .into_iter()
+            .find(|f| asked.body.get(*f).is_some());
         match unknown {
             Some(field) => error("400 Bad Request", &format!("unknown field {field}")),
             None => answer(asked),
         }
     });
     let outcome = server.bench(&with(&["--json"]));
-    assert!(outcome.stderr.contains("doesn't take ignore_eos"), "{outcome:?}");
-    assert!(outcome.stderr.contains("doesn't take stream_options"), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("doesn't take ignore_eos"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("doesn't take stream_options"),
+        "{outcome:?}"
+    );
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
     assert_eq!(report["output_tokens_total"], 6 * 5);
     assert_eq!(report["samples"][0]["counted_by"], "length");
@@ -203,11 +255,28 @@ fn a_server_without_extras_is_measured_by_what_comes() {
 fn an_open_loop_sends_all_requests() {
     let server = Server::new(answer);
     for arrivals in ["fixed", "poisson"] {
-        let args = ["--requests", "5", "--rate", "500", "--arrivals", arrivals, "--output-tokens", "3", "--json"];
+        let args = [
+            "--requests",
+            "5",
+            "--rate",
+            "500",
+            "--arrivals",
+            arrivals,
+            "--output-tokens",
+            "3",
+            "--json",
+        ];
         let report = server.bench(&args).json();
-        assert_eq!((&report["mode"], &report["succeeded"]), (&json!("open"), &json!(5)));
-        let due: Vec<f64> =
-            report["samples"].as_array().unwrap().iter().map(|s| s["due_ms"].as_f64().unwrap()).collect();
+        assert_eq!(
+            (&report["mode"], &report["succeeded"]),
+            (&json!("open"), &json!(5))
+        );
+        let due: Vec<f64> = report["samples"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| s["due_ms"].as_f64().unwrap())
+            .collect();
         assert!(due.is_sorted());
         if arrivals == "fixed" {
             assert_eq!(due, [0.0, 2.0, 4.0, 6.0, 8.0]);
@@ -226,8 +295,14 @@ fn failures_are_told_by_kind() {
         ("malformed", stream_of("data: {\"choice\":[]}\n\n")),
         ("malformed", response("200 OK", "application/json", "{}")),
         ("malformed", "HTTP/9 what\r\n\r\n".to_owned()),
-        ("server", stream_of("data: {\"error\":{\"message\":\"out of pages\"}}\n\n")),
-        ("server", stream_of("error: {\"message\":\"out of pages\"}\n\n")),
+        (
+            "server",
+            stream_of("data: {\"error\":{\"message\":\"out of pages\"}}\n\n"),
+        ),
+        (
+            "server",
+            stream_of("error: {\"message\":\"out of pages\"}\n\n"),
+        ),
         ("http_429", error("429 Too Many Requests", "later")),
         ("http_500", error("500 Internal Server Error", "sorry")),
     ] {
@@ -261,21 +336,37 @@ fn a_run_without_an_answer_fails() {
     });
     let outcome = server.bench(SMALL);
     assert_eq!(outcome.code, Some(1));
-    assert!(outcome.stdout.contains("errors         http_503: 6"), "{outcome:?}");
-    assert!(outcome.stderr.contains("no request was answered"), "{outcome:?}");
+    assert!(
+        outcome.stdout.contains("errors         http_503: 6"),
+        "{outcome:?}"
+    );
+    assert!(
+        outcome.stderr.contains("no request was answered"),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn what_is_wrong_with_the_server_is_told() {
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    run(&["bench-serve", "--url", &format!("http://{closed}")]).failure(1, &["/v1/models", "is the server running"]);
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    run(&["bench-serve", "--url", &format!("http://{closed}")])
+        .failure(1, &["/v1/models", "is the server running"]);
     let not_found = Server::new(|_| response("404 Not Found", "text/plain", "nothing here"));
-    not_found.bench(&["--model", "m"]).failure(1, &["404", "nothing here", "OpenAI-compatible"]);
-    let locked = Server::new(|asked| match asked.head.contains("authorization: bearer sesame") {
-        true => answer(asked),
-        false => error("401 Unauthorized", "no key"),
-    });
-    locked.bench(SMALL).failure(1, &["401", "--api-key", "no key"]);
+    not_found
+        .bench(&["--model", "m"])
+        .failure(1, &["404", "nothing here", "OpenAI-compatible"]);
+    let locked = Server::new(
+        |asked| match asked.head.contains("authorization: bearer sesame") {
+            true => answer(asked),
+            false => error("401 Unauthorized", "no key"),
+        },
+    );
+    locked
+        .bench(SMALL)
+        .failure(1, &["401", "--api-key", "no key"]);
     locked.bench(&with(&["--api-key", "sesame"])).success();
     let silent = Server::new(|asked| {
         if asked.path != "/v1/models" {
@@ -283,12 +374,16 @@ fn what_is_wrong_with_the_server_is_told() {
         }
         answer(asked)
     });
-    silent.bench(&["--timeout-s", "1"]).failure(1, &["no whole answer within 1s"]);
+    silent
+        .bench(&["--timeout-s", "1"])
+        .failure(1, &["no whole answer within 1s"]);
     let refusing = Server::new(|asked| match asked.path.as_str() {
         "/v1/models" => answer(asked),
         _ => error("400 Bad Request", "temperature is odd"),
     });
-    refusing.bench(SMALL).failure(1, &["refuses", "temperature is odd"]);
+    refusing
+        .bench(SMALL)
+        .failure(1, &["refuses", "temperature is odd"]);
     let large = Server::new(|asked| match asked.body["stream"] == false {
         true => {
             let usage = json!({"choices": [], "usage": {"prompt_tokens": 1000}});
@@ -296,15 +391,29 @@ fn what_is_wrong_with_the_server_is_told() {
         }
         false => answer(asked),
     });
-    large.bench(SMALL).failure(1, &["a prompt of 20 tokens can't be made"]);
+    large
+        .bench(SMALL)
+        .failure(1, &["a prompt of 20 tokens can't be made"]);
 }
 
 #[test]
 fn a_prefix_is_measured_in_pairs() {
     let server = Server::new(answer);
-    let args = ["--prefix-reuse", "--prompt-tokens", "40", "--shared-prefix-tokens", "30", "--repeat", "2", "--json"];
+    let args = [
+        "--prefix-reuse",
+        "--prompt-tokens",
+        "40",
+        "--shared-prefix-tokens",
+        "30",
+        "--repeat",
+        "2",
+        "--json",
+    ];
     let report = server.bench(&args).json();
-    assert_eq!((&report["mode"], &report["cached_tokens"]), (&json!("prefix_reuse"), &json!(3)));
+    assert_eq!(
+        (&report["mode"], &report["cached_tokens"]),
+        (&json!("prefix_reuse"), &json!(3))
+    );
     let pairs = report["pairs"].as_array().unwrap();
     assert_eq!(pairs.len(), 2);
     assert_eq!(pairs[1]["second"]["prompt_tokens"], 40);
@@ -321,15 +430,34 @@ fn a_prefix_is_measured_in_pairs() {
 #[test]
 fn streams_too_short_for_a_long_prompt_are_an_error() {
     let server = Server::new(answer);
-    let args = ["--long-prompt-tokens", "100", "--concurrency", "2", "--output-tokens", "5"];
-    server.bench(&args).failure(1, &["a stream ended before the long prompt was sent", "--output-tokens"]);
+    let args = [
+        "--long-prompt-tokens",
+        "100",
+        "--concurrency",
+        "2",
+        "--output-tokens",
+        "5",
+    ];
+    server.bench(&args).failure(
+        1,
+        &[
+            "a stream ended before the long prompt was sent",
+            "--output-tokens",
+        ],
+    );
 }
 
 #[test]
 fn wrong_flags_end_with_2() {
     for (args, part) in [
-        (&["--prompt-tokens", "5", "--shared-prefix-tokens", "6"][..], "at most the 5"),
-        (&["--prefix-reuse", "--shared-prefix-tokens", "256"], "below the 256"),
+        (
+            &["--prompt-tokens", "5", "--shared-prefix-tokens", "6"][..],
+            "at most the 5",
+        ),
+        (
+            &["--prefix-reuse", "--shared-prefix-tokens", "256"],
+            "below the 256",
+        ),
         (&["--body", "{\"prompt\":1}"], "\"prompt\""),
         (&["--body", "[1]"], "JSON object"),
         (&["--url", "https://127.0.0.1:1"], "https is not supported"),
