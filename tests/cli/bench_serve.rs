@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -35,7 +36,11 @@ impl Server {
                     let mut stream = stream.unwrap();
                     let request = read(&mut stream);
                     bodies.lock().unwrap().push(request.body.clone());
-                    let _ = stream.write_all(answer(&request).as_bytes());
+                    send(
+                        &mut stream,
+                        &answer(&request),
+                        request.body["max_tokens"] == PACED,
+                    );
                 });
             }
         });
@@ -55,6 +60,23 @@ impl Server {
             .filter(|body| body.get(field).is_some())
             .cloned()
             .collect()
+    }
+}
+
+/// Answers of so many tokens come event by event, as a model would write them.
+const PACED: u32 = 4000;
+
+/// Sends an answer; a client that has gone ends it.
+fn send(stream: &mut TcpStream, answer: &str, is_paced: bool) {
+    if !is_paced {
+        let _ = stream.write_all(answer.as_bytes());
+        return;
+    }
+    for event in answer.split_inclusive("\r\n\r\n") {
+        if stream.write_all(event.as_bytes()).is_err() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -370,7 +392,7 @@ fn what_is_wrong_with_the_server_is_told() {
     locked.bench(&with(&["--api-key", "sesame"])).success();
     let silent = Server::new(|asked| {
         if asked.path != "/v1/models" {
-            std::thread::sleep(std::time::Duration::from_secs(3));
+            std::thread::sleep(Duration::from_secs(3));
         }
         answer(asked)
     });
@@ -425,6 +447,57 @@ fn a_prefix_is_measured_in_pairs() {
     assert_eq!(prompts[0][..29], prompts[1][..29]);
     assert_ne!(prompts[0][29..], prompts[1][29..]);
     assert_ne!(prompts[0][..29], prompts[2][..29]);
+}
+
+#[test]
+fn a_long_prompt_runs_alone_and_among_streams() {
+    let server = Server::new(|asked| {
+        if asked.body["max_tokens"] == 1 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        answer(asked)
+    });
+    let output_tokens = PACED.to_string();
+    let report = server
+        .bench(&[
+            "--long-prompt-tokens",
+            "100",
+            "--concurrency",
+            "2",
+            "--prompt-tokens",
+            "20",
+            "--output-tokens",
+            &output_tokens,
+            "--repeat",
+            "2",
+            "--json",
+        ])
+        .json();
+    assert_eq!(report["mode"], "long_prompt");
+    assert_eq!(report["streams_ended"], 0);
+    let repeats = report["repeats"].as_array().unwrap();
+    assert_eq!(repeats.len(), 2);
+    for repeat in repeats {
+        assert_eq!(repeat["prompt_tokens"], 100);
+        let samples = repeat["samples"].as_array().unwrap();
+        assert_eq!(samples.len(), 2);
+        for sample in samples {
+            let pieces = list::<f64>(&sample["chunks_ms"]).len();
+            // All before the long prompt is sent, and not to the end.
+            assert!((33..PACED as usize - 1).contains(&pieces), "{pieces}");
+        }
+    }
+    // The long prompts are not those of the streams, nor each other's.
+    let bodies = server.bodies_with("stream_options");
+    let lengths = bodies.iter().map(prompt_tokens);
+    assert_eq!(lengths.filter(|&tokens| tokens == 100).count(), 4);
+    let mut prompts: Vec<String> = bodies
+        .iter()
+        .map(|body| body["prompt"].to_string())
+        .collect();
+    prompts.sort_unstable();
+    prompts.dedup();
+    assert_eq!(prompts.len(), bodies.len());
 }
 
 #[test]
