@@ -1,6 +1,8 @@
 //! The `plainchant` command as its users meet it: exit status, standard output, standard error.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
+#[path = "cli/bench_serve.rs"]
+mod bench_serve;
 #[path = "cli/commands.rs"]
 mod commands;
 #[path = "cli/errors.rs"]

@@ -1,6 +1,7 @@
 //! The flags of every command, a file each. Doc comments there are the help texts.
 
 mod bench;
+mod bench_serve;
 mod models;
 mod perplexity;
 mod run;
@@ -17,6 +18,7 @@ use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use bench::BenchArgs;
+pub(crate) use bench_serve::{Arrivals, BenchServeArgs, CONCURRENCY_MAX, Endpoint};
 pub(crate) use models::{InspectArgs, ModelsArgs, PullArgs};
 pub(crate) use perplexity::{PerplexityArgs, WINDOW_MIN};
 pub(crate) use run::RunArgs;
@@ -122,6 +124,8 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     /// Measure speed in tokens per second, or that of single kernels.
     Bench(BenchArgs),
+    /// Measure the speed of a server under load: ours, or any other with OpenAI's interface.
+    BenchServe(Box<BenchServeArgs>),
     /// Measure how well a model predicts a text.
     Perplexity(PerplexityArgs),
 }

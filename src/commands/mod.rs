@@ -4,6 +4,7 @@ mod bench;
 mod bench_bounds;
 mod bench_kernels;
 mod bench_profile;
+mod bench_serve;
 mod bench_share;
 mod inspect;
 mod models;
@@ -37,6 +38,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         Command::Bench(args) if args.kernels => done(bench_kernels::run(&args)),
         Command::Bench(args) if args.bounds && !args.model_given => done(bench_bounds::run(&args)),
         Command::Bench(args) => done(bench::run(&args)),
+        Command::BenchServe(args) => done(bench_serve::run(&args)),
         Command::Perplexity(args) => done(perplexity::run(&args)),
     }
 }
