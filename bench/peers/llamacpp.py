@@ -90,51 +90,48 @@ class Context:
         self.handle = api.llama_init_from_model(model.handle, params)
         if not self.handle:
             sys.exit("llama.cpp could not make a context with these settings")
-        self.batch = api.llama_batch_init(n_batch, 0, 1)
+        self.batches = []
 
     def close(self):
-        api.llama_batch_free(self.batch)
+        self.forget_batches()
         api.llama_free(self.handle)
 
     def clear(self):
-        api.llama_memory_clear(api.llama_get_memory(self.handle), True)
+        """Forgets all positions; what they held stays in memory, where nobody sees it."""
+        api.llama_memory_clear(api.llama_get_memory(self.handle), False)
 
     def cut(self, sequences, length):
         """Cuts the first `sequences` back to `length` positions; False if llama.cpp can't."""
         memory = api.llama_get_memory(self.handle)
         return all([api.llama_memory_seq_rm(memory, sequence, length, -1) for sequence in range(sequences)])
 
-    def decode(self, tokens, position, first_output, sequence=0):
-        """Runs `tokens` of a sequence from `position` on; logits come out from index `first_output` of them on.
-
-        Returns llama.cpp's buffer of outputs, [outputs][n_vocab], good until the next call. Touching its
-        first value waits for the work to end.
-        """
-        batch = self.batch
-        assert 0 < len(tokens) <= self.n_batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
-            batch.token[i] = token
-            batch.pos[i] = position + i
-            batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = sequence
-            batch.logits[i] = i >= first_output
-        return self._run()
-
-    def decode_each(self, tokens, position):
-        """Runs one token of each sequence, all at `position`; returns as `decode` does."""
-        batch = self.batch
-        batch.n_tokens = len(tokens)
-        for i, token in enumerate(tokens):
+    def batch(self, rows):
+        """A batch of (token, position, sequence, whether its logits are wanted); it lives as long as the context."""
+        assert 0 < len(rows) <= self.n_batch
+        batch = api.llama_batch_init(len(rows), 0, 1)
+        self.batches.append(batch)
+        batch.n_tokens = len(rows)
+        for i, (token, position, sequence, is_wanted) in enumerate(rows):
             batch.token[i] = token
             batch.pos[i] = position
             batch.n_seq_id[i] = 1
-            batch.seq_id[i][0] = i
-            batch.logits[i] = True
-        return self._run()
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = is_wanted
+        return batch
 
-    def _run(self):
-        status = api.llama_decode(self.handle, self.batch)
+    def batches_of(self, tokens, first_output, sequence=0):
+        """The tokens of a sequence from its beginning in as few batches as may be; logits come out from number
+        `first_output` on."""
+        rows = [(token, at, sequence, at >= first_output) for at, token in enumerate(tokens)]
+        return [self.batch(rows[start : start + self.n_batch]) for start in range(0, len(rows), self.n_batch)]
+
+    def run(self, batch):
+        """Runs a batch.
+
+        Returns llama.cpp's buffer of the wanted logits, [outputs][n_vocab], good until the next call. Touching its
+        first value waits for the work to end.
+        """
+        status = api.llama_decode(self.handle, batch)
         if status != 0:
             sys.exit(f"llama_decode failed: {status}")
         return api.llama_get_logits(self.handle)
@@ -143,14 +140,22 @@ class Context:
         """Logits of `tokens` on an empty cache for positions `first` on, as f32 [positions][n_vocab]."""
         self.clear()
         rows = numpy.empty((len(tokens) - first, self.model.n_vocab), dtype=numpy.float32)
-        for start in range(0, len(tokens), self.n_batch):
-            part = tokens[start : start + self.n_batch]
-            skip = min(max(first - start, 0), len(part))
-            out = self.decode(part, start, skip)
-            if skip < len(part):
-                got = numpy.ctypeslib.as_array(out, (len(part) - skip, self.model.n_vocab))
-                rows[start + skip - first : start + len(part) - first] = got
+        done = 0
+        for number, batch in enumerate(self.batches_of(tokens, first)):
+            out = self.run(batch)
+            end = min((number + 1) * self.n_batch, len(tokens))
+            count = max(end - max(number * self.n_batch, first), 0)
+            if count:
+                rows[done : done + count] = numpy.ctypeslib.as_array(out, (count, self.model.n_vocab))
+                done += count
+        self.forget_batches()
         return rows
+
+    def forget_batches(self):
+        """Frees the batches made so far."""
+        for batch in self.batches:
+            api.llama_batch_free(batch)
+        self.batches = []
 
 
 def versions():

@@ -45,44 +45,50 @@ class Bench:
             n_batch=max(2048, n_ubatch), n_ubatch=n_ubatch,
             sequences=args.batch, kv_unified=settings["kv_unified"] == "on",
         )
-        self.prompts = [fixed_ids(model, args.depth + args.tokens, seed) for seed in range(args.batch)]
+        prompts = [fixed_ids(model, args.depth + args.tokens, seed) for seed in range(args.batch)]
+        # All that is Python's is done before the clock starts.
+        filled = args.tokens if args.work == "prefill" else args.depth
+        self.fill_batches = [
+            batch for sequence, ids in enumerate(prompts)
+            for batch in self.context.batches_of(ids[:filled], filled - 1, sequence)
+        ]
+        self.step_batches = [] if args.work == "prefill" else [
+            self.context.batch([(ids[position], position, sequence, True) for sequence, ids in enumerate(prompts)])
+            for position in range(args.depth, args.depth + args.tokens)
+        ]
 
-    def fill(self, length):
-        """Runs each sequence up to `length` on an empty cache and reads its last logits."""
+    def fill(self):
+        """Runs each sequence on an empty cache and reads its last logits."""
         self.context.clear()
-        n_batch = self.context.n_batch
-        for sequence, ids in enumerate(self.prompts):
-            for start in range(0, length, n_batch):
-                part = ids[start : min(start + n_batch, length)]
-                self.context.decode(part, start, len(part) - 1, sequence)[0]
+        for batch in self.fill_batches:
+            self.context.run(batch)[0]
 
     def prefill(self):
         start = time.perf_counter()
-        self.fill(self.args.tokens)
+        self.fill()
         return time.perf_counter() - start
 
-    def decode(self, steps):
-        depth = self.args.depth
+    def decode(self):
         start = time.perf_counter()
-        for position in range(depth, depth + steps):
-            self.context.decode_each([ids[position] for ids in self.prompts], position)[0]
+        for batch in self.step_batches:
+            self.context.run(batch)[0]
         return time.perf_counter() - start
 
     def cut_back(self):
         """The cache as it was before decoding."""
         if self.model.has_windows() or not self.context.cut(self.args.batch, self.args.depth):
-            self.fill(self.args.depth)
+            self.fill()
 
     def samples(self):
         """Seconds of each sample, after one to warm up."""
         if self.args.work == "prefill":
             return [self.prefill() for _ in range(self.args.repeat + 1)][1:]
         seconds = []
-        self.fill(self.args.depth)
-        self.decode(min(8, self.args.tokens))
+        self.fill()
+        self.decode()
         for _ in range(self.args.repeat):
             self.cut_back()
-            seconds.append(self.decode(self.args.tokens))
+            seconds.append(self.decode())
         return seconds
 
 

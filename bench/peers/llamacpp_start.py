@@ -38,7 +38,8 @@ def main():
     context = llamacpp.Context(model, args.ctx, args.threads, settings["flash_attention"],
                                n_ubatch=int(settings["ubatch"]))
     ids = model.tokenize(args.prompt.encode())
-    logits = context.decode(ids, 0, len(ids) - 1)
+    batch, = context.batches_of(ids, len(ids) - 1)
+    logits = context.run(batch)
     token = int(numpy.ctypeslib.as_array(logits, (model.n_vocab,)).argmax())
     text = model.text_of(token).decode(errors="replace")
     seconds = time.perf_counter() - start

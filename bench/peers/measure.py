@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import mmap
 import os
 import pathlib
 import statistics
@@ -16,8 +17,11 @@ from environments import HERE, say
 PROMPT = "The capital of France is"
 # Positions that `start` and `memory` make room for, in all engines.
 CONTEXT = 4096
-# Above this many busy cores of other processes a sample is called disturbed.
+# Above this many cores that others had, other processes here or the host, a sample is called disturbed.
 DISTURBED = 0.10
+# Memory that is taken and given back before each start: a virtual machine's host takes back what is unused for a while,
+# and whoever needs it next would pay for getting it again.
+CLAIMED_BYTES = 4 << 30
 # After each round the rival keeps the settings that reached this share of its best one, and those that were disturbed.
 KEPT = 0.7
 
@@ -59,6 +63,18 @@ def wait_for_quiet(limit):
         time.sleep(1)
         if meter.read()[1] <= DISTURBED:
             return
+
+
+def is_disturbed(row):
+    """Whether others had more than a little of the CPU during a sample."""
+    return row["other_cpu"] + row["steal"] > DISTURBED
+
+
+def claim_memory():
+    """Takes as much memory as a start may need, and gives it back, so that all engines find it at hand."""
+    with mmap.mmap(-1, CLAIMED_BYTES) as claimed:
+        for offset in range(0, CLAIMED_BYTES, mmap.PAGESIZE):
+            claimed[offset] = 1
 
 
 @contextlib.contextmanager
@@ -202,6 +218,7 @@ def start_samples(case, path, engine, settings, args, binary):
         runs = []
         for _ in range(args.repeat):
             models.warm(path)
+            claim_memory()
             if engine == "plainchant":
                 runs.append(plainchant_start(case, path, binary, args.nice))
             else:
@@ -209,6 +226,7 @@ def start_samples(case, path, engine, settings, args, binary):
         value = (lambda run: run["seconds"]) if case.work == "start" else (lambda run: run["resident_bytes"] / 2**20)
         rows.append(runs[-1] | {
             "samples": [value(run) for run in runs], "other_cpu": max(run["other_cpu"] for run in runs),
+            "steal": max(run["steal"] for run in runs),
         })
     return rows
 
@@ -232,7 +250,7 @@ def kept_settings(case, rows):
     def stays(row):
         value = medians[row["setting"]]
         share = value / best if case.more_is_better else best / value
-        return share >= KEPT or row["other_cpu"] > DISTURBED
+        return share >= KEPT or is_disturbed(row)
 
     return tuple(row["setting"] for row in rows if stays(row))
 

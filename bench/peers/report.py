@@ -7,7 +7,7 @@ import statistics
 
 import environments
 import models
-from measure import DISTURBED, KEPT
+from measure import DISTURBED, KEPT, is_disturbed
 
 RIVAL_NAMES = {"llamacpp": "llama.cpp", "mistralrs": "mistral.rs"}
 # What is the same in all cases, unless one of a case's settings says otherwise.
@@ -148,7 +148,7 @@ def markdown(report):
         f"Machine: {about['cpu']}, {about['cores']} cores, {about['memory_gib']} GiB, "
         f"Linux {about['kernel']}, {about['compiler']}.", "",
         *version_lines(report["versions"]),
-        "- llama.cpp runs with f16 KV, mmap and repacking, and otherwise at the best of the settings that a case names "
+        "- llama.cpp runs with f16 KV, mmap, repacking unless a setting says otherwise, and at the best of the settings that a case names "
         f"(`cases.toml`): all are tried, those more than {(1 - KEPT) * 100:.0f} % behind the best in an undisturbed "
         "round leave, and of the others the one with the best median counts. The JSON has them all.",
         f"- {settings['rounds']} rounds alternating the engines, a fresh process each, {settings['repeat']} "
@@ -162,9 +162,9 @@ def markdown(report):
         *tables(rows),
     ]
     runs = [s for entry in report["samples"] if not entry["disturbed"] for s in entry["samples"]]
-    disturbed = sum(s["other_cpu"] > DISTURBED for s in runs)
+    disturbed = sum(map(is_disturbed, runs))
     lines.append(
-        f"{disturbed} of {len(runs)} runs were disturbed: others used over {DISTURBED:.2f} cores. "
+        f"{disturbed} of {len(runs)} runs were disturbed: others, or the machine's host, took over {DISTURBED:.2f} cores. "
         "An engine whose threads spin at barriers loses much more than that share."
     )
     return "\n".join(lines) + "\n"
